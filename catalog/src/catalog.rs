@@ -1,0 +1,158 @@
+//! The set of objects at one commit, and the changes that lead to the next.
+//!
+//! A [`Catalog`] is a value: readers hold an `Arc` of one and are never disturbed; a commit that holds [`CatalogChange`]s makes the next.
+//! Changes are written to the engine log as JSON behind a format number.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result, SqlState};
+use crate::object::{Object, ObjectId};
+
+/// The number in front of every encoded change. A change of the JSON form that older readers could not follow adds one.
+pub const FORMAT: u8 = 1;
+
+/// One change to the catalog, as it stands in the engine log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CatalogChange {
+    /// A new object, whole.
+    Create(Object),
+    /// An object that takes the place of the one with its id.
+    Replace(Object),
+    /// An object that is gone.
+    Drop(ObjectId),
+}
+
+impl CatalogChange {
+    /// Its durable form.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![FORMAT];
+        serde_json::to_writer(&mut bytes, self).map_err(|e| Error::internal(format!("could not encode a catalog change: {e}")))?;
+        Ok(bytes)
+    }
+
+    /// The change that `bytes` hold. Errors with `XX001` when they hold none, or one of a newer format.
+    pub fn decode(bytes: &[u8]) -> Result<CatalogChange> {
+        match bytes.split_first() {
+            Some((&FORMAT, json)) => {
+                serde_json::from_slice(json).map_err(|e| Error::corrupted(format!("a catalog change in the engine log can't be read: {e}")))
+            }
+            Some((format, _)) => {
+                Err(Error::corrupted(format!("a catalog change in the engine log has format {format}, newer than this weir's {FORMAT}")))
+            }
+            None => Err(Error::corrupted("a catalog change in the engine log is empty")),
+        }
+    }
+}
+
+/// Every object, by name and by id. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog {
+    by_id: BTreeMap<ObjectId, Arc<Object>>,
+    by_name: BTreeMap<String, ObjectId>,
+    /// The highest id ever given, so that none is given twice.
+    last_id: ObjectId,
+}
+
+/// The first id given to an object that a user makes, above PostgreSQL's own.
+const FIRST_ID: ObjectId = 16_384;
+
+impl Catalog {
+    /// The object with this name.
+    pub fn get(&self, name: &str) -> Option<&Arc<Object>> {
+        self.by_id.get(self.by_name.get(name)?)
+    }
+
+    /// The object with this id.
+    pub fn get_id(&self, id: ObjectId) -> Option<&Arc<Object>> {
+        self.by_id.get(&id)
+    }
+
+    /// All objects, oldest first.
+    pub fn objects(&self) -> impl Iterator<Item = &Arc<Object>> {
+        self.by_id.values()
+    }
+
+    /// The id that the next object gets.
+    pub fn next_id(&self) -> ObjectId {
+        (self.last_id + 1).max(FIRST_ID)
+    }
+
+    /// The highest id ever given, to be kept with a snapshot of the catalog.
+    pub fn last_id(&self) -> ObjectId {
+        self.last_id
+    }
+
+    /// The objects that depend on `id` directly.
+    pub fn dependants(&self, id: ObjectId) -> Vec<&Arc<Object>> {
+        self.by_id.values().filter(|object| object.depends_on().contains(&id)).collect()
+    }
+
+    /// `id` and everything that depends on it, dependants first: the order in which they can be dropped.
+    pub fn drop_order(&self, id: ObjectId) -> Vec<ObjectId> {
+        fn visit(catalog: &Catalog, id: ObjectId, order: &mut Vec<ObjectId>) {
+            if order.contains(&id) {
+                return;
+            }
+            for dependant in catalog.dependants(id) {
+                visit(catalog, dependant.id(), order);
+            }
+            if !order.contains(&id) {
+                order.push(id);
+            }
+        }
+        let mut order = Vec::new();
+        visit(self, id, &mut order);
+        order
+    }
+
+    /// The catalog after `change`. Errors when the change does not fit: a name taken, an id unknown, an object still in use.
+    pub fn apply(&mut self, change: &CatalogChange) -> Result<()> {
+        match change {
+            CatalogChange::Create(object) => {
+                if self.by_name.contains_key(object.name()) {
+                    return Err(Error::new(SqlState::DUPLICATE_TABLE, format!("relation \"{}\" already exists", object.name())));
+                }
+                if self.by_id.contains_key(&object.id()) {
+                    return Err(Error::internal(format!("object id {} is taken", object.id())));
+                }
+                self.last_id = self.last_id.max(object.id());
+                self.by_name.insert(object.name().to_string(), object.id());
+                self.by_id.insert(object.id(), Arc::new(object.clone()));
+            }
+            CatalogChange::Replace(object) => {
+                let old =
+                    self.by_id.get(&object.id()).ok_or_else(|| Error::internal(format!("object id {} does not exist", object.id())))?;
+                if old.name() != object.name() {
+                    if self.by_name.contains_key(object.name()) {
+                        return Err(Error::new(SqlState::DUPLICATE_TABLE, format!("relation \"{}\" already exists", object.name())));
+                    }
+                    self.by_name.remove(old.name());
+                    self.by_name.insert(object.name().to_string(), object.id());
+                }
+                self.by_id.insert(object.id(), Arc::new(object.clone()));
+            }
+            CatalogChange::Drop(id) => {
+                let old = self.by_id.get(id).cloned().ok_or_else(|| Error::internal(format!("object id {id} does not exist")))?;
+                let dependants = self.dependants(*id);
+                if !dependants.is_empty() {
+                    let names: Vec<String> = dependants.iter().map(|object| format!("{} {}", object.kind(), object.name())).collect();
+                    return Err(Error::new(
+                        SqlState::DEPENDENT_OBJECTS_STILL_EXIST,
+                        format!("cannot drop {} {} because other objects depend on it", old.kind(), old.name()),
+                    )
+                    .with_detail(
+                        names.iter().map(|name| format!("{name} depends on {} {}", old.kind(), old.name())).collect::<Vec<_>>().join("\n"),
+                    )
+                    .with_hint("Use DROP ... CASCADE to drop the dependent objects too."));
+                }
+                self.by_name.remove(old.name());
+                self.by_id.remove(id);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,204 @@
+//! The objects that DDL makes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use serde::{Deserialize, Serialize};
+
+use crate::changelog::ChangelogMode;
+use crate::types::SqlType;
+
+/// An object's number; never used again after a DROP. It doubles as the object's OID towards clients.
+pub type ObjectId = u64;
+
+/// A column of a table or view.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Column {
+    /// Its name, as it is compared: lower case unless it was quoted.
+    pub name: String,
+    /// Its SQL type.
+    pub ty: SqlType,
+    /// False for `NOT NULL` and for primary key columns.
+    pub nullable: bool,
+    /// The `DEFAULT` expression as SQL text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
+}
+
+impl Column {
+    /// Its Arrow field.
+    pub fn to_field(&self) -> Field {
+        Field::new(&self.name, self.ty.to_arrow(), self.nullable)
+    }
+}
+
+/// The Arrow schema of `columns`.
+pub fn schema_of(columns: &[Column]) -> SchemaRef {
+    Arc::new(Schema::new(columns.iter().map(Column::to_field).collect::<Vec<_>>()))
+}
+
+/// A table that weir keeps: rows are written by INSERT, UPDATE and DELETE.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredTable {
+    pub id: ObjectId,
+    pub name: String,
+    pub columns: Vec<Column>,
+    /// Positions in `columns`, in key order; `None` where no PRIMARY KEY was declared.
+    pub primary_key: Option<Vec<usize>>,
+    /// The statement that made it.
+    pub sql: String,
+}
+
+/// A table whose rows flow through from or to a connector.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectorTable {
+    pub id: ObjectId,
+    pub name: String,
+    pub columns: Vec<Column>,
+    /// The `connector` option.
+    pub connector: String,
+    /// The other options of the WITH clause, as written.
+    pub options: BTreeMap<String, String>,
+    pub sql: String,
+}
+
+/// A macro: its query is put in where it is named.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct View {
+    pub id: ObjectId,
+    pub name: String,
+    pub columns: Vec<Column>,
+    /// The defining query as SQL text.
+    pub query: String,
+    pub sql: String,
+    /// The objects that the query names.
+    pub inputs: Vec<ObjectId>,
+}
+
+/// A continuous query.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    pub id: ObjectId,
+    /// The view's or sink's name; for INSERT INTO ... SELECT one that was made for it.
+    pub name: String,
+    pub kind: JobKind,
+    /// The result's columns.
+    pub columns: Vec<Column>,
+    /// The defining query as SQL text.
+    pub query: String,
+    /// The statement that made it.
+    pub sql: String,
+    /// The session's settings that bear on the query's meaning, as they were.
+    pub settings: BTreeMap<String, String>,
+    /// The objects that the query names, views (macros) resolved to what they name.
+    pub inputs: Vec<ObjectId>,
+    /// Views (macros) that the query names: they can't be dropped before it.
+    #[serde(default)]
+    pub macros: Vec<ObjectId>,
+    /// Each stateful operator, by uid. A start plans the query again and compares with this list.
+    pub operators: Vec<OperatorDescriptor>,
+    /// The number of subtasks per operator.
+    pub parallelism: usize,
+}
+
+/// What becomes of a job's result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobKind {
+    /// Kept and served. `key` are the positions of the upsert key in the result; empty if it has none but may hold one row, `None` where rows can repeat.
+    MaterializedView { key: Option<Vec<usize>>, changelog: ChangelogMode },
+    /// Written to a connector that the statement configures.
+    Sink { connector: String, options: BTreeMap<String, String> },
+    /// Written to a connector table.
+    Insert { target: ObjectId },
+}
+
+/// A stateful operator of a job: what must fit for its state to be used again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperatorDescriptor {
+    pub uid: String,
+    /// `aggregate`, `rows`, `source`, ...
+    pub operator: String,
+    /// The key columns with their types, as text.
+    pub key: Vec<(String, String)>,
+    /// The state's value columns with their types, as text.
+    pub value: Vec<(String, String)>,
+}
+
+/// Anything that has a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Object {
+    StoredTable(StoredTable),
+    ConnectorTable(ConnectorTable),
+    View(View),
+    Job(Job),
+}
+
+impl Object {
+    pub fn id(&self) -> ObjectId {
+        match self {
+            Object::StoredTable(table) => table.id,
+            Object::ConnectorTable(table) => table.id,
+            Object::View(view) => view.id,
+            Object::Job(job) => job.id,
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        match self {
+            Object::StoredTable(table) => &table.name,
+            Object::ConnectorTable(table) => &table.name,
+            Object::View(view) => &view.name,
+            Object::Job(job) => &job.name,
+        }
+    }
+
+    pub fn columns(&self) -> &[Column] {
+        match self {
+            Object::StoredTable(table) => &table.columns,
+            Object::ConnectorTable(table) => &table.columns,
+            Object::View(view) => &view.columns,
+            Object::Job(job) => &job.columns,
+        }
+    }
+
+    /// The statement that made it.
+    pub fn sql(&self) -> &str {
+        match self {
+            Object::StoredTable(table) => &table.sql,
+            Object::ConnectorTable(table) => &table.sql,
+            Object::View(view) => &view.sql,
+            Object::Job(job) => &job.sql,
+        }
+    }
+
+    /// What error messages call it: `table`, `view`, `materialized view`, `sink`, `job`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Object::StoredTable(_) | Object::ConnectorTable(_) => "table",
+            Object::View(_) => "view",
+            Object::Job(job) => match job.kind {
+                JobKind::MaterializedView { .. } => "materialized view",
+                JobKind::Sink { .. } => "sink",
+                JobKind::Insert { .. } => "job",
+            },
+        }
+    }
+
+    /// The objects that must exist for this one to.
+    pub fn depends_on(&self) -> Vec<ObjectId> {
+        match self {
+            Object::StoredTable(_) | Object::ConnectorTable(_) => Vec::new(),
+            Object::View(view) => view.inputs.clone(),
+            Object::Job(job) => {
+                let mut ids: Vec<ObjectId> = job.inputs.iter().chain(&job.macros).copied().collect();
+                if let JobKind::Insert { target } = job.kind {
+                    ids.push(target);
+                }
+                ids
+            }
+        }
+    }
+}

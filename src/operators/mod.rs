@@ -1,0 +1,37 @@
+//! Where data changes: the operators.
+//!
+//! An operator holds logic. State, timers and output are given to it; it knows neither runtime nor checkpoint nor connector.
+
+use weir_catalog::Result;
+
+use crate::stream::{Barrier, Batch};
+
+/// What an operator is given with each call.
+pub trait Output {
+    /// Sends rows on. An operator may send at any time within an epoch.
+    fn emit(&mut self, batch: Batch) -> Result<()>;
+}
+
+/// A step of a job's subtask: synchronous code over columns.
+///
+/// # Contract
+/// Within an epoch changes of one key may come in any order: an epoch is a multiset. An operator may see a count below zero until the barrier, never at it.
+pub trait Operator: Send {
+    /// Takes rows from input number `input`.
+    fn process(&mut self, input: usize, batch: Batch, out: &mut dyn Output) -> Result<()>;
+
+    /// The end of an epoch, all inputs aligned. Whatever the operator still holds back of the epoch's net change goes out here.
+    fn on_barrier(&mut self, _barrier: &Barrier, _out: &mut dyn Output) -> Result<()> {
+        Ok(())
+    }
+
+    /// A watermark, microseconds, that holds over all inputs.
+    fn on_watermark(&mut self, _watermark_us: i64, _out: &mut dyn Output) -> Result<()> {
+        Ok(())
+    }
+
+    /// Writes everything that the operator remembers in memory only into its state backend. Called before a snapshot.
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,9 @@
+//! The seams to the outside: clock, randomness, task spawning, files and hash seeds, each behind one file, so that a test can replace them.
+//!
+//! Nothing else in the engine reads a clock, draws a random number, spawns a task, or opens a file that must survive.
+
+pub mod clock;
+pub mod files;
+pub mod hash;
+pub mod random;
+pub mod spawn;
