@@ -61,6 +61,24 @@ pub struct Catalog {
 const FIRST_ID: ObjectId = 16_384;
 
 impl Catalog {
+    /// The catalog of a snapshot: its objects, and the highest id ever given. Errors with `XX001` where they contradict each other.
+    pub fn restore(objects: impl IntoIterator<Item = Object>, last_id: ObjectId) -> Result<Catalog> {
+        let mut catalog = Catalog::default();
+        for object in objects {
+            catalog
+                .apply(&CatalogChange::Create(object))
+                .map_err(|e| Error::corrupted(format!("a snapshot of the catalog contradicts itself: {}", e.message())))?;
+        }
+        if catalog.last_id > last_id {
+            return Err(Error::corrupted(format!(
+                "a snapshot of the catalog has object id {}, above its highest, {last_id}",
+                catalog.last_id
+            )));
+        }
+        catalog.last_id = last_id;
+        Ok(catalog)
+    }
+
     /// The object with this name.
     pub fn get(&self, name: &str) -> Option<&Arc<Object>> {
         self.by_id.get(self.by_name.get(name)?)

@@ -87,6 +87,9 @@ pub struct Job {
     pub columns: Vec<Column>,
     /// The defining query as SQL text.
     pub query: String,
+    /// For INSERT INTO: the columns that the statement names, if it does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub insert_columns: Vec<String>,
     /// The statement that made it.
     pub sql: String,
     /// The session's settings that bear on the query's meaning, as they were.

@@ -1,6 +1,6 @@
 //! The stream graph: what the planner hands to the engine.
 //!
-//! Nodes stand in topological order; the last is the root. Expressions are DataFusion logical expressions over the input's columns, whose names are
+//! Nodes stand in topological order; the last is the root. A node may feed several others, and one other several times: each is an edge of its own. Expressions are DataFusion logical expressions over the input's columns, whose names are
 //! unique within one schema, so that the engine can compile them with `create_physical_expr`.
 
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub enum NodeOp {
     ViewScan { view: ObjectId, projection: Vec<usize> },
     /// The rows of a connector table. A graph has one scan of each, however often the query names it; `projection` covers all uses.
     ConnectorScan { table: ObjectId, projection: Vec<usize> },
-    /// Constant rows.
+    /// Constant rows, sent once, by one subtask.
     Values { rows: RecordBatch },
     /// Filter, then project. `input` is the schema that the expressions are resolved against.
     Calc { input: DFSchemaRef, filter: Option<Expr>, projection: Vec<Expr> },
@@ -81,7 +81,7 @@ pub enum NodeOp {
     Sink,
 }
 
-/// One call of an aggregate function. `AVG`, `BOOL_AND` and `BOOL_OR` do not occur: the planner computes them from SUM and COUNT.
+/// One call of an aggregate function. `AVG`, `BOOL_AND` and `BOOL_OR` do not occur: the binder computes them from SUM and COUNT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AggregateCall {
     pub function: AggregateFunction,
@@ -96,7 +96,7 @@ pub struct AggregateCall {
 }
 
 /// The aggregate functions that the engine knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AggregateFunction {
     Count,
     Sum,
@@ -104,10 +104,45 @@ pub enum AggregateFunction {
     Max,
 }
 
+impl AggregateFunction {
+    /// Its name in SQL.
+    pub fn name(self) -> &'static str {
+        match self {
+            AggregateFunction::Count => "count",
+            AggregateFunction::Sum => "sum",
+            AggregateFunction::Min => "min",
+            AggregateFunction::Max => "max",
+        }
+    }
+}
+
+impl Node {
+    /// What EXPLAIN and metrics call the operator.
+    pub fn name(&self) -> &'static str {
+        match &self.op {
+            NodeOp::TableScan { .. } => "TableScan",
+            NodeOp::ViewScan { .. } => "ViewScan",
+            NodeOp::ConnectorScan { .. } => "ConnectorScan",
+            NodeOp::Values { .. } => "Values",
+            NodeOp::Calc { .. } => "Calc",
+            NodeOp::Aggregate { calls, .. } if calls.is_empty() => "Distinct",
+            NodeOp::Aggregate { .. } => "Aggregate",
+            NodeOp::Union => "Union",
+            NodeOp::Materialize => "Materialize",
+            NodeOp::Sink => "Sink",
+        }
+    }
+}
+
 impl StreamGraph {
     /// The root: a [`NodeOp::Materialize`] or [`NodeOp::Sink`].
     pub fn root(&self) -> &Node {
         &self.nodes[self.nodes.len() - 1]
+    }
+
+    /// The node with this uid.
+    pub fn node_by_uid(&self, uid: &str) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.uid.as_deref() == Some(uid))
     }
 
     /// Shared, for many readers.

@@ -5,5 +5,15 @@
 //!             (dialect)             (catalog, functions)   └─▶ (the server: batch execution)
 //! ```
 
+pub mod binder;
+pub mod continuous;
+pub mod dialect;
+pub mod explain;
+pub mod functions;
 pub mod graph;
+pub mod parser;
+pub mod planner;
 pub mod statement;
+
+pub use continuous::{QueryTarget, bind_continuous, plan_continuous, plan_query};
+pub use planner::operators;

@@ -92,6 +92,8 @@ pub enum Statement {
     Set {
         name: String,
         value: Option<String>,
+        /// `SET LOCAL`: until the transaction ends.
+        local: bool,
     },
     ResetAll,
     /// `SHOW name`, and `SHOW ALL` as `all`.

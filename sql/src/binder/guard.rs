@@ -1,0 +1,68 @@
+//! Conditions that keep an expression from being evaluated where it would fail, which DataFusion does not promise by itself: PostgreSQL evaluates
+//! AND and OR from left to right.
+
+use arrow::datatypes::DataType;
+use datafusion::common::tree_node::TreeNode;
+use datafusion::logical_expr::{Case, Expr, Operator, lit};
+use weir_catalog::SqlType;
+
+use super::expr::binary_of;
+use crate::functions::{Kernel, NativeFunction, arithmetic, math};
+
+/// All of `terms`, where those that could fail are not evaluated on rows on which one of the others is false: `v <> 0 AND 10 / v > 1`.
+///
+/// One guard for all of them, for DataFusion takes exponential time over nested ones: they do not guard one another.
+pub(super) fn all_of(terms: Vec<Expr>) -> Expr {
+    join_guarded(terms, Expr::and, |safe| Expr::IsNotFalse(Box::new(safe)), false)
+}
+
+/// Any of `terms`, where those that could fail are not evaluated on rows on which one of the others is true.
+pub(super) fn any_of(terms: Vec<Expr>) -> Expr {
+    join_guarded(terms, Expr::or, |safe| Expr::IsNotTrue(Box::new(safe)), true)
+}
+
+/// `open` tells whether the safe terms leave the result open, `decided` is what it is if they don't.
+fn join_guarded(terms: Vec<Expr>, join: fn(Expr, Expr) -> Expr, open: fn(Expr) -> Expr, decided: bool) -> Expr {
+    let (risky, safe): (Vec<Expr>, Vec<Expr>) = terms.into_iter().partition(can_fail);
+    match (safe.into_iter().reduce(join), risky.into_iter().reduce(join)) {
+        (Some(safe), Some(risky)) => {
+            let guard = open(safe.clone());
+            join(safe, opaque_case(vec![(guard, risky)], Some(lit(decided))))
+        }
+        (Some(terms), None) | (None, Some(terms)) => terms,
+        (None, None) => lit(!decided),
+    }
+}
+
+/// A BOOLEAN CASE. DataFusion's simplifier makes AND and OR of one with few arms, and then evaluates arms on rows that they are not for;
+/// of one with INT results it does not.
+pub(super) fn opaque_case(arms: Vec<(Expr, Expr)>, otherwise: Option<Expr>) -> Expr {
+    let number = |expr: Expr| crate::functions::call("cast_to_integer", Kernel::Cast(SqlType::Int), DataType::Int32, vec![expr]);
+    let arms = arms.into_iter().map(|(when, then)| (Box::new(when), Box::new(number(then)))).collect();
+    let case = Expr::Case(Case::new(None, arms, otherwise.map(|otherwise| Box::new(number(otherwise)))));
+    binary_of(case, Operator::Eq, lit(1i32))
+}
+
+/// Whether an expression holds what people guard with a condition: a division, a root, a logarithm, a cast.
+pub(super) fn can_fail(expr: &Expr) -> bool {
+    expr.exists(|expr| {
+        let Expr::ScalarFunction(call) = expr else { return Ok(false) };
+        let Some(function) = call.func.inner().downcast_ref::<NativeFunction>() else { return Ok(false) };
+        Ok(match function.kernel() {
+            Kernel::Arithmetic(operation) => matches!(operation, arithmetic::Operation::Divide | arithmetic::Operation::Modulo),
+            Kernel::Cast(to) => *to != SqlType::Text,
+            Kernel::Math(operation) => {
+                matches!(
+                    operation,
+                    math::Operation::SquareRoot
+                        | math::Operation::Ln
+                        | math::Operation::Log10
+                        | math::Operation::Power
+                        | math::Operation::Exp
+                )
+            }
+            _ => false,
+        })
+    })
+    .unwrap_or(true)
+}

@@ -1,0 +1,310 @@
+//! Queries: WITH, set operations, VALUES, ORDER BY and LIMIT.
+
+use std::sync::Arc;
+
+use datafusion::common::{Column as PlanColumn, ScalarValue};
+use datafusion::logical_expr::{Distinct, Expr, Limit, LogicalPlan, LogicalPlanBuilder, SortExpr as SortKey, Union};
+use datafusion::sql::sqlparser::ast::{self, SetExpr, SetOperator, SetQuantifier, Spanned};
+use weir_catalog::{Error, Result, SqlState, SqlType};
+
+use super::scope::{Clause, CommonTable, OutputColumn, Relation, Scope, name_of};
+use super::types::{Bound, Type, common_type, convert};
+use super::window::sort_key;
+use super::{Session, bind_error, from, project};
+
+impl Session<'_> {
+    /// Binds a query inside `scope`, whose columns are those of the query around it.
+    pub(super) fn query(&self, query: &ast::Query, scope: &Scope<'_>) -> Result<Relation> {
+        let refused = [
+            (query.fetch.is_some() && query.limit_clause.is_some(), "FETCH beside LIMIT"),
+            (!query.locks.is_empty(), "FOR UPDATE"),
+            (query.for_clause.is_some(), "FOR"),
+            (query.settings.is_some(), "SETTINGS"),
+            (query.format_clause.is_some(), "FORMAT"),
+            (!query.pipe_operators.is_empty(), "|>"),
+        ];
+        if let Some((_, clause)) = refused.into_iter().find(|(present, _)| *present) {
+            return Err(Error::unsupported(format!("{clause} is not supported")));
+        }
+        let mut common_tables: Vec<Arc<CommonTable>> = scope.common_tables.to_vec();
+        if let Some(with) = &query.with {
+            if with.recursive {
+                return Err(self.at(Error::unsupported("WITH RECURSIVE is not supported"), with.span()));
+            }
+            let before = common_tables.len();
+            for table in &with.cte_tables {
+                let name = name_of(&table.alias.name);
+                if common_tables[before..].iter().any(|other| other.name == name) {
+                    let error = Error::new(
+                        SqlState::parse("42712").unwrap_or(SqlState::DUPLICATE_OBJECT),
+                        format!("WITH query name \"{name}\" specified more than once"),
+                    );
+                    return Err(self.at(error, table.alias.name.span));
+                }
+                let inside = Scope { common_tables: &common_tables, ..*scope };
+                let mut relation = self.query(&table.query, &inside)?.with_known_types()?;
+                if table.alias.columns.len() > relation.columns.len() {
+                    let error = Error::new(
+                        SqlState::parse("42P10").unwrap_or(SqlState::SYNTAX_ERROR),
+                        format!(
+                            "WITH query \"{name}\" has {} columns available but {} columns specified",
+                            relation.columns.len(),
+                            table.alias.columns.len()
+                        ),
+                    );
+                    return Err(self.at(error, table.alias.name.span));
+                }
+                for (column, renamed) in relation.columns.iter_mut().zip(&table.alias.columns) {
+                    column.name = name_of(&renamed.name);
+                }
+                common_tables.push(Arc::new(CommonTable { name, relation }));
+            }
+        }
+        let inside = Scope { common_tables: &common_tables, ..*scope };
+        let order_by: &[ast::OrderByExpr] = match &query.order_by {
+            None => &[],
+            Some(order_by) => match &order_by.kind {
+                ast::OrderByKind::Expressions(keys) if order_by.interpolate.is_none() => keys,
+                _ => return Err(Error::unsupported("ORDER BY ALL is not supported")),
+            },
+        };
+        let relation = match query.body.as_ref() {
+            SetExpr::Select(select) => self.select(select, order_by, &inside)?,
+            body => {
+                let relation = self.set_expr(body, &inside)?;
+                self.sort_output(relation, order_by)?
+            }
+        };
+        self.limit(relation, query.limit_clause.as_ref(), query.fetch.as_ref(), &inside)
+    }
+
+    fn set_expr(&self, body: &SetExpr, scope: &Scope<'_>) -> Result<Relation> {
+        match body {
+            SetExpr::Select(select) => self.select(select, &[], scope),
+            SetExpr::Query(query) => self.query(query, scope),
+            SetExpr::Values(values) => self.values(values, scope),
+            SetExpr::SetOperation { left, op, set_quantifier, right } => {
+                let left = self.set_expr(left, scope)?;
+                let right = self.set_expr(right, scope)?;
+                self.set_operation(left, *op, *set_quantifier, right)
+            }
+            SetExpr::Table(table) => {
+                let parts = [table.schema_name.as_ref(), table.table_name.as_ref()];
+                let name = ast::ObjectName(
+                    parts.into_iter().flatten().map(|part| ast::ObjectNamePart::Identifier(ast::Ident::new(part.as_str()))).collect(),
+                );
+                Ok(self.named_relation(&name, scope)?.0)
+            }
+            other => Err(Error::unsupported(format!("{other} in a query is not supported"))),
+        }
+    }
+
+    fn set_operation(&self, left: Relation, op: SetOperator, quantifier: SetQuantifier, right: Relation) -> Result<Relation> {
+        let what = match op {
+            SetOperator::Union => "UNION",
+            SetOperator::Intersect => "INTERSECT",
+            SetOperator::Except | SetOperator::Minus => "EXCEPT",
+        };
+        if left.columns.len() != right.columns.len() {
+            return Err(Error::new(SqlState::SYNTAX_ERROR, format!("each {what} query must have the same number of columns")));
+        }
+        let all = match quantifier {
+            SetQuantifier::All => true,
+            SetQuantifier::Distinct | SetQuantifier::None => false,
+            other => return Err(Error::unsupported(format!("{what} {other} is not supported"))),
+        };
+        let types = left
+            .columns
+            .iter()
+            .zip(&right.columns)
+            .map(|(a, b)| match common_type(&a.ty, &b.ty) {
+                // Two untyped columns are TEXT.
+                Some(Type::Unknown) => Ok(SqlType::Text.into()),
+                Some(ty) => Ok(ty),
+                None => Err(Error::new(
+                    SqlState::DATATYPE_MISMATCH,
+                    format!("{what} types {} and {} cannot be matched", a.ty.name(), b.ty.name()),
+                )),
+            })
+            .collect::<Result<Vec<Type>>>()?;
+        let names: Vec<String> = left.columns.iter().map(|column| column.name.clone()).collect();
+        let unique = unique_names(names.iter().map(String::as_str));
+        let left = renamed(left.with_types(&types)?, &unique)?;
+        let right = renamed(right.with_types(&types)?, &unique)?;
+        let plan = match (op, all) {
+            (SetOperator::Union, all) => {
+                let union = Union::try_new(vec![Arc::new(left), Arc::new(right)]).map_err(bind_error)?;
+                let union = LogicalPlan::Union(union);
+                if all { union } else { LogicalPlan::Distinct(Distinct::All(Arc::new(union))) }
+            }
+            (_, true) => return Err(Error::unsupported(format!("{what} ALL is not supported"))),
+            (SetOperator::Intersect, false) => LogicalPlanBuilder::intersect(left, right, false).map_err(bind_error)?,
+            (_, false) => LogicalPlanBuilder::except(left, right, false).map_err(bind_error)?,
+        };
+        let schema = Arc::clone(plan.schema());
+        let columns = names
+            .into_iter()
+            .zip(types)
+            .enumerate()
+            .map(|(i, (name, ty))| OutputColumn { name, column: PlanColumn::from(schema.qualified_field(i)), ty })
+            .collect();
+        Ok(Relation { plan, columns })
+    }
+
+    fn values(&self, values: &ast::Values, scope: &Scope<'_>) -> Result<Relation> {
+        let inside = scope.in_clause(Clause::Values);
+        let width = values.rows.first().map_or(0, |row| row.content.len());
+        let mut columns: Vec<Vec<Bound>> = (0..width).map(|_| Vec::with_capacity(values.rows.len())).collect();
+        for row in &values.rows {
+            if row.content.len() != width {
+                let error = Error::new(SqlState::SYNTAX_ERROR, "VALUES lists must all be the same length");
+                return Err(match row.content.first() {
+                    Some(first) => self.at(error, first.span()),
+                    None => error,
+                });
+            }
+            for (column, expr) in columns.iter_mut().zip(&row.content) {
+                column.push(self.expr(expr, &inside)?);
+            }
+        }
+        let mut rows: Vec<Vec<Expr>> = (0..values.rows.len()).map(|_| Vec::with_capacity(width)).collect();
+        let mut types = Vec::with_capacity(width);
+        for column in columns {
+            let (column, ty) = self.unify(column, "VALUES")?;
+            types.push(ty);
+            for (row, value) in rows.iter_mut().zip(column) {
+                row.push(value.expr);
+            }
+        }
+        from::values(rows, &types)
+    }
+
+    /// ORDER BY over a query whose columns are all that it can name.
+    fn sort_output(&self, relation: Relation, order_by: &[ast::OrderByExpr]) -> Result<Relation> {
+        if order_by.is_empty() {
+            return Ok(relation);
+        }
+        let mut keys = Vec::with_capacity(order_by.len());
+        for key in order_by {
+            let Some(index) = self.output_position(&key.expr, relation.columns.iter().map(|column| column.name.as_str()), "ORDER BY")?
+            else {
+                return Err(self.at(
+                    Error::unsupported("invalid UNION/INTERSECT/EXCEPT ORDER BY clause")
+                        .with_detail("Only result column names can be used, not expressions or functions.")
+                        .with_hint("Add the expression/function to every SELECT, or move the UNION into a FROM clause."),
+                    key.expr.span(),
+                ));
+            };
+            let column = &relation.columns[index];
+            keys.push(sort_key(Bound::new(Expr::Column(column.column.clone()), column.ty.clone()), &key.options));
+        }
+        Ok(Relation { plan: sort(relation.plan, keys), columns: relation.columns })
+    }
+
+    /// The output column that a plain number or name in ORDER BY or GROUP BY stands for, if it is one.
+    pub(super) fn output_position<'n>(
+        &self,
+        expr: &ast::Expr,
+        names: impl Iterator<Item = &'n str> + Clone,
+        clause: &str,
+    ) -> Result<Option<usize>> {
+        match expr {
+            ast::Expr::Value(ast::ValueWithSpan { value: ast::Value::Number(digits, _), span }) => {
+                let width = names.count();
+                match digits.parse::<usize>() {
+                    Ok(number) if (1..=width).contains(&number) => Ok(Some(number - 1)),
+                    Ok(number) => {
+                        let code = SqlState::parse("42P10").unwrap_or(SqlState::SYNTAX_ERROR);
+                        Err(self.at(Error::new(code, format!("{clause} position {number} is not in select list")), *span))
+                    }
+                    Err(_) => Err(self.at(Error::new(SqlState::SYNTAX_ERROR, format!("non-integer constant in {clause}")), *span)),
+                }
+            }
+            ast::Expr::Identifier(ident) => {
+                let name = name_of(ident);
+                let mut found = names.enumerate().filter(|(_, other)| *other == name).map(|(i, _)| i);
+                Ok(found.next())
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn limit(
+        &self,
+        relation: Relation,
+        clause: Option<&ast::LimitClause>,
+        fetch: Option<&ast::Fetch>,
+        scope: &Scope<'_>,
+    ) -> Result<Relation> {
+        let (limit, offset) = match (clause, fetch) {
+            (None, None) => return Ok(relation),
+            (Some(ast::LimitClause::LimitOffset { limit, offset, limit_by }), _) if limit_by.is_empty() => {
+                (limit.as_ref(), offset.as_ref().map(|offset| &offset.value))
+            }
+            (Some(_), _) => return Err(Error::unsupported("this form of LIMIT is not supported")),
+            (None, Some(fetch)) if !fetch.with_ties && !fetch.percent => (fetch.quantity.as_ref(), None),
+            (None, Some(_)) => return Err(Error::unsupported("FETCH ... WITH TIES is not supported")),
+        };
+        let one = Expr::Literal(ScalarValue::Int64(Some(1)), None);
+        let fetch_one = fetch.is_some_and(|fetch| fetch.quantity.is_none());
+        let fetch_expr = if fetch_one { Some(one) } else { self.row_count(limit, "LIMIT", "2201W", scope)? };
+        let skip = self.row_count(offset, "OFFSET", "2201X", scope)?;
+        if fetch_expr.is_none() && skip.is_none() {
+            return Ok(relation);
+        }
+        let plan = LogicalPlan::Limit(Limit { skip: skip.map(Box::new), fetch: fetch_expr.map(Box::new), input: Arc::new(relation.plan) });
+        Ok(Relation { plan, columns: relation.columns })
+    }
+
+    /// The number behind LIMIT or OFFSET; `None` where it is NULL or missing.
+    fn row_count(&self, expr: Option<&ast::Expr>, clause: &str, code: &str, scope: &Scope<'_>) -> Result<Option<Expr>> {
+        let Some(expr) = expr else { return Ok(None) };
+        let inside = Scope { columns: &[], outer: None, common_tables: scope.common_tables, clause: Clause::Limit };
+        let bound = self.expr(expr, &inside)?;
+        if bound.ty != Type::Unknown && bound.ty.number_rank().is_none() {
+            let error =
+                Error::new(SqlState::DATATYPE_MISMATCH, format!("argument of {clause} must be type bigint, not type {}", bound.ty.name()));
+            return Err(self.at(error, expr.span()));
+        }
+        let bound = convert(bound, &SqlType::BigInt.into())?;
+        match &bound.expr {
+            Expr::Literal(ScalarValue::Int64(None), _) => Ok(None),
+            Expr::Literal(ScalarValue::Int64(Some(number)), _) if *number < 0 => {
+                let code = SqlState::parse(code).unwrap_or(SqlState::DATA_EXCEPTION);
+                Err(self.at(Error::new(code, format!("{clause} must not be negative")), expr.span()))
+            }
+            _ => Ok(Some(bound.expr)),
+        }
+    }
+}
+
+/// A sort of all rows.
+pub(super) fn sort(plan: LogicalPlan, keys: Vec<SortKey>) -> LogicalPlan {
+    LogicalPlan::Sort(datafusion::logical_expr::logical_plan::Sort { expr: keys, input: Arc::new(plan), fetch: None })
+}
+
+/// The plan with its columns called `names`.
+fn renamed(relation: Relation, names: &[String]) -> Result<LogicalPlan> {
+    let fits = relation.columns.iter().zip(names).all(|(column, name)| column.column.relation.is_none() && column.column.name == *name);
+    if fits {
+        return Ok(relation.plan);
+    }
+    let exprs = relation.columns.iter().zip(names).map(|(column, name)| Expr::Column(column.column.clone()).alias(name)).collect();
+    project(relation.plan, exprs)
+}
+
+/// Names made unique: the second `a` is `a_1`.
+pub(super) fn unique_names<'n>(names: impl Iterator<Item = &'n str> + Clone) -> Vec<String> {
+    let all: Vec<&str> = names.collect();
+    let mut unique: Vec<String> = Vec::with_capacity(all.len());
+    for name in &all {
+        let mut candidate = (*name).to_string();
+        let mut number = 0;
+        while unique.contains(&candidate) || (number > 0 && all.contains(&candidate.as_str())) {
+            number += 1;
+            candidate = format!("{name}_{number}");
+        }
+        unique.push(candidate);
+    }
+    unique
+}

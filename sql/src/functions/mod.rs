@@ -1,0 +1,132 @@
+//! Scalar and aggregate functions with PostgreSQL's results and errors, as vectorised DataFusion functions.
+//!
+//! The binder puts them into plans with every argument already of the type that the function takes, so none of them coerces anything.
+//!
+//! # Invariants
+//! - A function that fails on a row fails with `DataFusionError::External(Box<weir_catalog::Error>)` and the SQLSTATE that PostgreSQL gives.
+//! - A NULL slot is never looked at: what it holds can't raise an error.
+//! - String results are `Utf8`, timestamps are microseconds without zone.
+
+pub mod aggregate;
+pub mod arithmetic;
+pub mod cast;
+pub mod datetime;
+pub mod math;
+pub mod string;
+pub mod text;
+
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::DataType;
+use arrow::error::ArrowError;
+use datafusion::common::{DataFusionError, ScalarValue};
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::{ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use weir_catalog::{Error, Result, SqlType};
+
+/// What a [`NativeFunction`] computes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    /// `+ - * / %` and unary minus on numbers of one type (decimals may differ in precision and scale).
+    Arithmetic(arithmetic::Operation),
+    /// A cast to a SQL type.
+    Cast(SqlType),
+    /// The text form that PostgreSQL's output functions give, which differs from a cast for BOOLEAN: `t` and `f`.
+    OutputText,
+    /// Rounding, roots, powers and the like.
+    Math(math::Operation),
+    /// Timestamps and intervals.
+    DateTime(datetime::Operation),
+    /// Text.
+    String(string::Operation),
+}
+
+/// A function of weir's own, its result type fixed by the binder.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NativeFunction {
+    name: String,
+    kernel: Kernel,
+    result: DataType,
+    signature: Signature,
+}
+
+impl NativeFunction {
+    /// What it computes.
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+}
+
+/// A call of a function of weir's own. `name` is what EXPLAIN shows and what derived uids see, so it must tell apart what computes differently.
+pub fn call(name: impl Into<String>, kernel: Kernel, result: DataType, arguments: Vec<Expr>) -> Expr {
+    let function = NativeFunction { name: name.into(), kernel, result, signature: Signature::variadic_any(Volatility::Immutable) };
+    Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(ScalarUDF::new_from_impl(function)), arguments))
+}
+
+impl ScalarUDFImpl for NativeFunction {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _argument_types: &[DataType]) -> datafusion::common::Result<DataType> {
+        Ok(self.result.clone())
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> datafusion::common::Result<ColumnarValue> {
+        let constant = args.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
+        let rows = if constant { 1 } else { args.number_rows };
+        let result = match &self.kernel {
+            Kernel::Arithmetic(operation) => arithmetic::evaluate(*operation, &args.args, &self.result, rows),
+            kernel => {
+                let mut arrays: Vec<ArrayRef> = Vec::with_capacity(args.args.len());
+                for argument in &args.args {
+                    arrays.push(argument.to_array(rows)?);
+                }
+                match kernel {
+                    Kernel::Arithmetic(_) => Err(Error::internal("arithmetic is evaluated on its own")),
+                    Kernel::Cast(to) => cast::evaluate(&arrays[0], to),
+                    Kernel::OutputText => cast::output_text(&arrays[0]),
+                    Kernel::Math(operation) => math::evaluate(*operation, &arrays, &self.result),
+                    Kernel::DateTime(operation) => datetime::evaluate(*operation, &arrays, &self.result),
+                    Kernel::String(operation) => string::evaluate(*operation, &arrays),
+                }
+            }
+        }
+        .map_err(external)?;
+        if constant { Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&result, 0)?)) } else { Ok(ColumnarValue::Array(result)) }
+    }
+}
+
+/// A weir error inside a DataFusion one.
+pub fn external(error: Error) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
+/// A weir error on its way through an arrow kernel.
+fn through_arrow(error: Error) -> ArrowError {
+    ArrowError::ExternalError(Box::new(error))
+}
+
+/// The weir error that came out of an arrow kernel.
+fn from_arrow(error: ArrowError) -> Error {
+    match error {
+        ArrowError::ExternalError(source) => match source.downcast::<Error>() {
+            Ok(error) => *error,
+            Err(other) => Error::internal(other.to_string()),
+        },
+        other => Error::internal(other.to_string()),
+    }
+}
+
+/// The array as its concrete type; the binder made sure that it is.
+fn downcast<T: 'static>(array: &ArrayRef) -> Result<&T> {
+    array
+        .as_any()
+        .downcast_ref::<T>()
+        .ok_or_else(|| Error::internal(format!("a function was called with an argument of type {}", array.data_type())))
+}

@@ -1,0 +1,455 @@
+//! A script's tokens and where they stand in its text: splitting into statements, error positions, and the limits that keep every later
+//! walk over the syntax tree within the stack.
+//!
+//! # Invariants
+//! - The locations of a statement's tokens, and so the spans in its syntax tree, count from its own first character.
+//! - Lexemes are in the order of the text and do not overlap; a location that `sqlparser` reports is either the start of one or the end of input.
+//! - A statement that passes [`check_limits`] has a syntax tree whose depth is bounded, whatever its length.
+
+use datafusion::sql::sqlparser::keywords::Keyword;
+use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer, TokenizerError, Whitespace};
+use weir_catalog::{Error, Result, SqlState};
+
+use crate::dialect::WeirDialect;
+
+/// How deep parentheses, brackets and types may nest.
+const MAX_NESTING: usize = 100;
+
+/// How many operators may follow one another, nested ones included, without a comma between them: each can be one level of the syntax tree.
+const MAX_OPERATORS: usize = 2_000;
+
+/// How many parentheses, nested queries counted in, may stand directly inside another where a table is expected: `sqlparser` reads what is in
+/// such a one twice, first as a query and then as a join.
+const MAX_DOUBLED: usize = 10;
+
+/// How many relations one FROM, and how many queries one WITH may name: each can be one level of the plan.
+pub(super) const MAX_RELATIONS: usize = 500;
+
+/// Where a token stands. Bytes and characters count from 0, within the whole script; the location counts within the statement.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lexeme {
+    location: Location,
+    start: usize,
+    end: usize,
+    character: usize,
+    whitespace: bool,
+}
+
+/// One statement's part of a script.
+#[derive(Debug)]
+pub(super) struct Source<'a> {
+    sql: &'a str,
+    lexemes: Vec<Lexeme>,
+    /// The end of the statement: bytes and characters from 0.
+    end: usize,
+    end_character: usize,
+}
+
+/// The statements of a script with their tokens, empty ones left out.
+pub(super) fn split(sql: &str) -> Result<Vec<(Source<'_>, Vec<TokenWithSpan>)>> {
+    let dialect = WeirDialect::for_tokens(0);
+    let mut tokens = Vec::new();
+    if let Err(error) = Tokenizer::new(&dialect, sql).tokenize_with_location_into_buf(&mut tokens) {
+        return Err(tokenizer_error(sql, &error, &tokens));
+    }
+    let lexemes = locate(sql, &tokens);
+    let mut statements = Vec::new();
+    let mut part: (Vec<Lexeme>, Vec<TokenWithSpan>) = Default::default();
+    let mut finish = |part: &mut (Vec<Lexeme>, Vec<TokenWithSpan>)| {
+        let (lexemes, tokens) = std::mem::take(part);
+        if let Some(last) = lexemes.iter().rfind(|lexeme| !lexeme.whitespace) {
+            let end = last.end;
+            let end_character = last.character + sql[last.start..last.end].chars().count();
+            statements.push((Source { sql, lexemes, end, end_character }, tokens));
+        }
+    };
+    let mut base = Location { line: 1, column: 1 };
+    for (mut lexeme, mut token) in lexemes.into_iter().zip(tokens) {
+        if token.token == Token::SemiColon {
+            finish(&mut part);
+            continue;
+        }
+        if part.0.is_empty() {
+            if lexeme.whitespace {
+                continue;
+            }
+            base = lexeme.location;
+        }
+        for location in [&mut lexeme.location, &mut token.span.start, &mut token.span.end] {
+            *location = relative(*location, base);
+        }
+        part.0.push(lexeme);
+        part.1.push(token);
+    }
+    finish(&mut part);
+    Ok(statements)
+}
+
+/// `location` as it counts from `base`, which is line 1, column 1.
+fn relative(location: Location, base: Location) -> Location {
+    Location {
+        line: location.line - base.line + 1,
+        column: if location.line == base.line { location.column - base.column + 1 } else { location.column },
+    }
+}
+
+/// The number, from 1, of the character of `text` at `location`: what a span in the syntax tree of a statement means in its text.
+pub fn position(text: &str, location: Location) -> usize {
+    let mut walk = Walk::new(text);
+    walk.go_to(location);
+    walk.character + 1
+}
+
+/// The places of `tokens` in `sql`, in one pass.
+fn locate(sql: &str, tokens: &[TokenWithSpan]) -> Vec<Lexeme> {
+    let mut walk = Walk::new(sql);
+    let mut lexemes = Vec::with_capacity(tokens.len());
+    for token in tokens {
+        walk.go_to(token.span.start);
+        let (start, character) = (walk.byte, walk.character);
+        walk.go_to(token.span.end);
+        let whitespace = matches!(token.token, Token::Whitespace(_));
+        lexemes.push(Lexeme { location: token.span.start, start, end: walk.byte, character, whitespace });
+    }
+    lexemes
+}
+
+/// Steps through a text, counting lines and columns as `sqlparser` does.
+struct Walk<'a> {
+    rest: std::str::Chars<'a>,
+    location: Location,
+    byte: usize,
+    character: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(sql: &'a str) -> Walk<'a> {
+        Walk { rest: sql.chars(), location: Location { line: 1, column: 1 }, byte: 0, character: 0 }
+    }
+
+    fn go_to(&mut self, location: Location) {
+        while self.location < location {
+            let Some(ch) = self.rest.next() else { return };
+            self.byte += ch.len_utf8();
+            self.character += 1;
+            self.location = match ch {
+                '\n' => Location { line: self.location.line + 1, column: 1 },
+                _ => Location { line: self.location.line, column: self.location.column + 1 },
+            };
+        }
+    }
+}
+
+impl<'a> Source<'a> {
+    /// The token that starts at `location`, or the first after it; `None` is the end of the statement.
+    fn lexeme_at(&self, location: Location) -> Option<usize> {
+        if location.line == 0 {
+            return None;
+        }
+        let index = self.lexemes.partition_point(|lexeme| lexeme.location < location);
+        (index..self.lexemes.len()).find(|&index| !self.lexemes[index].whitespace)
+    }
+
+    /// The byte and character where the statement begins: its first token.
+    fn begin(&self) -> (usize, usize) {
+        self.lexemes.iter().find(|lexeme| !lexeme.whitespace).map_or((self.end, self.end_character), |l| (l.start, l.character))
+    }
+
+    /// The statement's own text and the character where it begins.
+    pub fn statement(&self) -> (&'a str, usize) {
+        let (byte, character) = self.begin();
+        (&self.sql[byte..self.end], character)
+    }
+
+    /// The character, from 0, of what starts at `location`.
+    pub fn character(&self, location: Location) -> usize {
+        self.lexeme_at(location).map_or(self.end_character, |index| self.lexemes[index].character)
+    }
+
+    /// The text from the token at `from` to the last token before `to` (a location without line is the end of the statement).
+    pub fn text(&self, from: Location, to: Location) -> &'a str {
+        let first = self.lexeme_at(from).unwrap_or(self.lexemes.len());
+        let after = self.lexeme_at(to).unwrap_or(self.lexemes.len());
+        let Some(lexemes) = self.lexemes.get(first..after) else { return "" };
+        match (lexemes.first(), lexemes.iter().rfind(|lexeme| !lexeme.whitespace)) {
+            (Some(first), Some(last)) => &self.sql[first.start..last.end],
+            _ => "",
+        }
+    }
+
+    /// `42601` at the token that starts at `location`, in PostgreSQL's words.
+    pub fn syntax_error(&self, location: Location) -> Error {
+        match self.lexeme_at(location).map(|index| &self.lexemes[index]) {
+            Some(lexeme) if lexeme.start < self.end => {
+                Error::new(SqlState::SYNTAX_ERROR, format!("syntax error at or near \"{}\"", &self.sql[lexeme.start..lexeme.end]))
+                    .with_position(lexeme.character + 1)
+            }
+            _ => Error::new(SqlState::SYNTAX_ERROR, "syntax error at end of input").with_position(self.end_character + 1),
+        }
+    }
+
+    /// `54001`.
+    pub fn too_complex(&self) -> Error {
+        too_complex().with_position(self.begin().1 + 1)
+    }
+}
+
+/// `54001`: deeper than any walk over the syntax tree or the plan may go.
+pub(super) fn too_complex() -> Error {
+    let state = SqlState::parse("54001").unwrap_or(SqlState::PROGRAM_LIMIT_EXCEEDED);
+    Error::new(state, "statement too complex").with_detail(format!(
+        "Expressions and queries may nest {MAX_NESTING} levels deep, chain {MAX_OPERATORS} operators and join {MAX_RELATIONS} relations."
+    ))
+}
+
+/// What the tokenizer could not read, in PostgreSQL's words.
+fn tokenizer_error(sql: &str, error: &TokenizerError, tokens: &[TokenWithSpan]) -> Error {
+    // What can't be read begins where the last good token ended.
+    let mut walk = Walk::new(sql);
+    walk.go_to(tokens.last().map_or(Location { line: 1, column: 1 }, |token| token.span.end));
+    let rest = &sql[walk.byte..];
+    let what = match &error.message {
+        _ if rest.starts_with("/*") => "unterminated /* comment",
+        message if message.contains("dollar-quoted") => "unterminated dollar-quoted string",
+        message if message.contains("close delimiter") => "unterminated quoted identifier",
+        message if message.starts_with("Unterminated") => "unterminated quoted string",
+        _ => "syntax error",
+    };
+    let near: String = rest.chars().take(100).collect();
+    Error::new(SqlState::SYNTAX_ERROR, format!("{what} at or near \"{near}\"")).with_position(walk.character + 1)
+}
+
+/// Refuses statements whose syntax tree would be too deep (`54001`), hints where none is read, and clauses that `sqlparser` would not
+/// recognise as what they are (`0A000`).
+pub(super) fn check_limits(source: &Source, tokens: &[TokenWithSpan]) -> Result<()> {
+    /// One open parenthesis: operators since the last comma, the deepest closed one since then, and the deepest run before. UNION and its
+    /// kin chain across commas.
+    #[derive(Default)]
+    struct Level {
+        operators: usize,
+        inner: usize,
+        deepest: usize,
+        set_operators: usize,
+        /// What follows stands in a FROM.
+        in_from: bool,
+        /// The parenthesis stands where a table may.
+        table: bool,
+        /// Parentheses around this one, and itself, that stand directly inside another in the place of a table.
+        doubled: usize,
+    }
+    impl Level {
+        fn depth(&self) -> usize {
+            self.deepest.max(self.operators + self.inner) + self.set_operators
+        }
+    }
+    let mut levels = vec![Level::default()];
+    let mut types = 0;
+    let mut before: Option<&Token> = None;
+    for token in tokens {
+        let position = |error: Error| error.with_position(source.character(token.span.start) + 1);
+        let open = levels.len();
+        let Some(level) = levels.last_mut() else { return Err(source.too_complex()) };
+        match &token.token {
+            Token::Whitespace(Whitespace::MultiLineComment(comment)) if comment.starts_with('+') => {
+                if !before.is_some_and(|token| is_keyword(token, Keyword::SELECT)) {
+                    return Err(position(
+                        Error::unsupported("a hint is not supported here").with_hint("Write /*+ uid('name') */ right after SELECT."),
+                    ));
+                }
+                continue;
+            }
+            Token::Whitespace(_) => continue,
+            Token::LParen | Token::LBracket | Token::LBrace => {
+                // `x[1][1]` and `int[][]` nest without being inside one another.
+                level.operators += usize::from(token.token == Token::LBracket);
+                let inside = level.table && before == Some(&Token::LParen);
+                let table = inside || (level.in_from && before.is_some_and(begins_table));
+                let doubled = level.doubled + usize::from(inside);
+                if doubled > MAX_DOUBLED {
+                    return Err(position(too_complex()));
+                }
+                levels.push(Level { table, doubled, ..Level::default() });
+            }
+            Token::RParen | Token::RBracket | Token::RBrace => {
+                if open > 1 {
+                    let depth = level.depth() + 1;
+                    levels.pop();
+                    if let Some(outer) = levels.last_mut() {
+                        outer.inner = outer.inner.max(depth);
+                    }
+                }
+            }
+            Token::Comma => {
+                level.deepest = level.deepest.max(level.operators + level.inner);
+                level.operators = 0;
+                level.inner = 0;
+            }
+            Token::Lt if before.is_some_and(opens_type) => types += 1,
+            Token::Word(word) if word.quote_style.is_some() && word.value.is_empty() => {
+                let near = "zero-length delimited identifier at or near \"\"\"\"";
+                return Err(position(Error::new(SqlState::SYNTAX_ERROR, near)));
+            }
+            Token::Word(word) => {
+                if word.keyword == Keyword::SYSTEM_TIME && before.is_some_and(|token| is_keyword(token, Keyword::FOR)) {
+                    return Err(position(Error::unsupported("FOR SYSTEM_TIME AS OF is not supported")));
+                }
+                level.in_from = match word.keyword {
+                    Keyword::FROM | Keyword::JOIN => true,
+                    keyword => level.in_from && !ENDS_FROM.contains(&keyword),
+                };
+                level.set_operators += usize::from(SET_OPERATORS.contains(&word.keyword));
+                level.operators += usize::from(is_operator(word.keyword));
+            }
+            Token::Number(..) | Token::SingleQuotedString(_) | Token::Period | Token::Placeholder(_) => {}
+            _ => level.operators += 1,
+        }
+        let depth: usize = types + levels.len();
+        if depth > MAX_NESTING {
+            return Err(too_complex().with_position(source.character(token.span.start) + 1));
+        }
+        if let Token::LParen = token.token
+            && before.is_some_and(|token| matches!(token, Token::Word(word) if word.keyword == Keyword::MATCH_RECOGNIZE))
+        {
+            return Err(position(Error::unsupported("MATCH_RECOGNIZE is not supported")));
+        }
+        before = Some(&token.token);
+    }
+    // Unclosed parentheses are a syntax error, but the parser gets as deep before it says so.
+    let depth = levels.iter().rev().fold(0, |inner, level| level.depth().max(level.operators + inner + level.set_operators) + 1);
+    if depth > MAX_OPERATORS { Err(source.too_complex()) } else { Ok(()) }
+}
+
+/// After these words a parenthesis is no table's.
+const ENDS_FROM: &[Keyword] = &[
+    Keyword::SELECT,
+    Keyword::ON,
+    Keyword::USING,
+    Keyword::WHERE,
+    Keyword::GROUP,
+    Keyword::HAVING,
+    Keyword::WINDOW,
+    Keyword::ORDER,
+    Keyword::LIMIT,
+    Keyword::UNION,
+    Keyword::EXCEPT,
+    Keyword::INTERSECT,
+];
+
+/// Whether a table may follow, in a FROM.
+fn begins_table(token: &Token) -> bool {
+    match token {
+        Token::Comma => true,
+        Token::Word(word) => matches!(word.keyword, Keyword::FROM | Keyword::JOIN | Keyword::LATERAL),
+        _ => false,
+    }
+}
+
+/// What stands between two queries.
+const SET_OPERATORS: &[Keyword] = &[Keyword::UNION, Keyword::EXCEPT, Keyword::INTERSECT, Keyword::MINUS];
+
+/// Words that put what is left of them one level down in the syntax tree.
+fn is_operator(keyword: Keyword) -> bool {
+    use Keyword::{AND, AT, BETWEEN, COLLATE, DIV, ILIKE, IN, IS, LIKE, MATCH, MEMBER};
+    use Keyword::{NOT, NOTNULL, OPERATOR, OR, OVERLAPS, REGEXP, RLIKE, SIMILAR, XOR};
+    let all = [
+        AND, AT, BETWEEN, COLLATE, DIV, ILIKE, IN, IS, LIKE, MATCH, MEMBER, NOT, NOTNULL, OPERATOR, OR, OVERLAPS, REGEXP, RLIKE, SIMILAR,
+        XOR,
+    ];
+    all.contains(&keyword)
+}
+
+fn is_keyword(token: &Token, keyword: Keyword) -> bool {
+    matches!(token, Token::Word(word) if word.keyword == keyword)
+}
+
+/// Words after which `<` opens the parameters of a type that `sqlparser` reads (`ROW` is read here).
+fn opens_type(token: &Token) -> bool {
+    matches!(token, Token::Word(word) if matches!(word.keyword, Keyword::ARRAY | Keyword::STRUCT | Keyword::MAP))
+}
+
+/// `CREATE SINK name AS query WITH (...)`: puts a semicolon, which no statement holds, in the place of that WITH. `sqlparser` would take it
+/// for a hint to the query's last table.
+pub(super) fn separate_sink_options(tokens: &mut [TokenWithSpan]) {
+    let significant: Vec<usize> =
+        tokens.iter().enumerate().filter(|(_, token)| !matches!(token.token, Token::Whitespace(_))).map(|(index, _)| index).collect();
+    let word = |place: usize, word: &str| {
+        significant.get(place).is_some_and(|&index| {
+            matches!(&tokens[index].token, Token::Word(found) if found.quote_style.is_none() && found.value.eq_ignore_ascii_case(word))
+        })
+    };
+    if !word(0, "CREATE") || !word(1, "SINK") {
+        return;
+    }
+    let (mut depth, mut as_seen, mut options) = (0, false, None);
+    for (place, &index) in significant.iter().enumerate() {
+        match tokens[index].token {
+            Token::LParen => depth += 1,
+            Token::RParen => depth -= 1,
+            _ if depth == 0 && word(place, "AS") => as_seen = true,
+            _ if depth == 0 && as_seen && word(place, "WITH") => {
+                let opens = significant.get(place + 1).is_some_and(|&next| tokens[next].token == Token::LParen);
+                options = opens.then_some(index).or(options);
+            }
+            _ => {}
+        }
+    }
+    if let Some(index) = options {
+        tokens[index].token = Token::SemiColon;
+    }
+}
+
+/// Spells `TABLE name` where a query may stand as `SELECT * FROM name`: `sqlparser` reads two tokens too many after `TABLE name`.
+pub(super) fn expand_table_queries(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    let significant: Vec<usize> =
+        tokens.iter().enumerate().filter(|(_, token)| !matches!(token.token, Token::Whitespace(_))).map(|(index, _)| index).collect();
+    let mut tables = Vec::new();
+    for (place, &index) in significant.iter().enumerate() {
+        let at = |back: usize| place.checked_sub(back).map(|place| &tokens[significant[place]].token);
+        let is = |back: usize, keywords: &[Keyword]| {
+            at(back).is_some_and(|token| matches!(token, Token::Word(word) if keywords.contains(&word.keyword)))
+        };
+        let names_table = significant.get(place + 1).is_some_and(|&next| matches!(tokens[next].token, Token::Word(_)));
+        if !is_keyword(&tokens[index].token, Keyword::TABLE) || !names_table {
+            continue;
+        }
+        let begins_query = match at(1) {
+            None => true,
+            Some(Token::Word(_)) => {
+                is(1, &[Keyword::AS, Keyword::EXPLAIN, Keyword::FOR])
+                    || is(1, SET_OPERATORS)
+                    || (is(1, &[Keyword::ALL, Keyword::DISTINCT]) && is(2, SET_OPERATORS))
+            }
+            // After a name it would be the argument of a function: `TUMBLE(TABLE t, ...)`.
+            Some(Token::LParen) => match at(2) {
+                Some(Token::Word(word)) => {
+                    use Keyword::{ALL, ANY, AS, EXCEPT, EXISTS, FROM, IN, INTERSECT, JOIN, LATERAL, SOME, UNION};
+                    matches!(word.keyword, ALL | ANY | AS | EXCEPT | EXISTS | FROM | IN | INTERSECT | JOIN | LATERAL | SOME | UNION)
+                }
+                _ => true,
+            },
+            // After the parenthesised body of a CTE or the columns of an INSERT.
+            Some(Token::RParen) => matches!(
+                significant.first().map(|&first| &tokens[first].token),
+                Some(Token::Word(word)) if matches!(word.keyword, Keyword::WITH | Keyword::INSERT)
+            ),
+            _ => false,
+        };
+        if begins_query {
+            tables.push(index);
+        }
+    }
+    if tables.is_empty() {
+        return tokens;
+    }
+    let mut expanded = Vec::with_capacity(tokens.len() + 2 * tables.len());
+    for (index, token) in tokens.into_iter().enumerate() {
+        if tables.binary_search(&index).is_ok() {
+            for part in [Token::make_keyword("SELECT"), Token::Mul, Token::make_keyword("FROM")] {
+                expanded.push(TokenWithSpan { token: part, span: token.span });
+            }
+        } else {
+            expanded.push(token);
+        }
+    }
+    expanded
+}
