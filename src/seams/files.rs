@@ -1,11 +1,19 @@
 //! Files that must survive. Everything durable that weir itself writes (engine log, checkpoints) goes through [`Files`]; files that RocksDB wrote
 //! count as durable only once [`Files::sync`] has named them.
 
+mod local;
+mod lossy;
+#[cfg(test)]
+mod tests;
+
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use weir_catalog::Result;
+
+pub use local::LocalFiles;
+pub use lossy::LossyFiles;
 
 /// A file open for appending.
 pub trait AppendFile: Send + Debug {
@@ -21,7 +29,7 @@ pub trait AppendFile: Send + Debug {
 pub trait Files: Send + Sync + Debug {
     /// Opens `path` for appending, made if it does not exist. The entry in its folder is durable only after [`Files::sync_dir`].
     fn append(&self, path: &Path) -> Result<Box<dyn AppendFile>>;
-    /// Writes a whole new file and syncs its content (not its folder).
+    /// Writes a whole new file, in place of one that has the name, and syncs its content (not its folder).
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<()>;
     /// The whole content; an error where it does not exist.
     fn read(&self, path: &Path) -> Result<Vec<u8>>;
@@ -39,7 +47,7 @@ pub trait Files: Send + Sync + Debug {
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()>;
     /// Removes a file; no error where there is none.
     fn remove(&self, path: &Path) -> Result<()>;
-    /// Makes a folder and its parents.
+    /// Makes a folder and its parents; the entries of those that were missing are durable.
     fn create_dir(&self, dir: &Path) -> Result<()>;
     /// Removes a folder and what is in it; no error where there is none.
     fn remove_dir(&self, dir: &Path) -> Result<()>;

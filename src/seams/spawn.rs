@@ -29,3 +29,11 @@ impl Spawner {
         self.0.spawn_blocking(work)
     }
 }
+
+/// Runs `work`, which waits for disk, in place: other tasks of this worker thread go on elsewhere meanwhile. On a runtime of one thread it just runs.
+pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
+    match tokio::runtime::Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(tokio::runtime::RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}

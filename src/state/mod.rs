@@ -2,10 +2,28 @@
 //!
 //! Keys in a backend are `key group (2 bytes, big-endian) + state tag (1 byte) + encoded key`, so that a key group is one range.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use weir_catalog::Result;
+
+use crate::stream::KeyGroupRange;
+
+pub mod groups;
+pub mod key_codec;
+pub mod memory;
+pub mod memory_pool;
+pub mod rocks;
+pub mod row_codec;
+#[cfg(test)]
+mod tests;
+pub mod versions;
+
+pub use key_codec::{EncodedRows, KeyCodec};
+pub use memory::MemoryBackend;
+pub use rocks::{RocksBackend, SharedRocks};
+pub use row_codec::RowCodec;
+pub use versions::{VersionSnapshot, VersionedStore, Versions};
 
 /// Sorted, distinct keys with their new value, `None` to delete.
 pub type Writes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
@@ -27,10 +45,27 @@ pub trait StateBackend: Send {
     fn checkpoint(&mut self, dir: &Path) -> Result<Vec<String>>;
     /// About how many rows and bytes it holds.
     fn estimate(&self) -> StateSize;
+    /// Whether the content may differ from that of the last checkpoint: that made by [`StateBackend::checkpoint`], or the one that the
+    /// backend was restored from as it was. True where there is none.
+    fn changed_since_checkpoint(&self) -> bool;
+    /// About how many bytes a checkpoint of it would have.
+    fn content_size(&self) -> u64 {
+        self.estimate().bytes
+    }
+}
+
+/// The files of one former subtask's checkpoint, to restore from.
+#[derive(Clone, Debug)]
+pub struct RestorePart {
+    /// A folder with the files under the names that [`StateBackend::checkpoint`] returned. It is read, and its files may be hard-linked;
+    /// nothing in it is changed.
+    pub dir: PathBuf,
+    /// The key groups that the former subtask owned.
+    pub range: KeyGroupRange,
 }
 
 /// About how large a state is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct StateSize {
     pub rows: u64,
     pub bytes: u64,
@@ -41,5 +76,28 @@ pub trait StateSnapshot: Send + Sync {
     /// The value of `key`.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
     /// The entries with keys in `from..to`, in order; an empty `to` means no upper bound.
-    fn iter<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn Iterator<Item = Result<(Box<[u8]>, Box<[u8]>)>> + Send + 'a>;
+    fn iter<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn Iterator<Item = Result<Entry>> + Send + 'a>;
+    /// Calls `each(key, value)` for the entries of `iter` until it returns false, without a copy of each where the backend can.
+    fn scan(&self, from: &[u8], to: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> Result<bool>) -> Result<()> {
+        for entry in self.iter(from, to) {
+            let (key, value) = entry?;
+            if !each(&key, &value)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A key and its value.
+pub type Entry = (Box<[u8]>, Box<[u8]>);
+
+/// Whether `key` lies before the end `to` of a range, where empty means no end.
+fn is_before(key: &[u8], to: &[u8]) -> bool {
+    to.is_empty() || key < to
+}
+
+/// The backend keys of the key groups of `range`: from the first to the second, exclusive.
+pub fn key_range(range: KeyGroupRange) -> ([u8; 2], [u8; 2]) {
+    (range.start.to_be_bytes(), range.end.to_be_bytes())
 }
