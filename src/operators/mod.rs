@@ -4,7 +4,17 @@
 
 use weir_catalog::Result;
 
+use crate::state::StateBackend;
 use crate::stream::{Barrier, Batch};
+
+pub mod aggregate;
+pub mod calc;
+pub mod error;
+pub mod materialize;
+
+pub use aggregate::{Aggregate, AggregateSpec};
+pub use calc::Calc;
+pub use materialize::Materialize;
 
 /// What an operator is given with each call.
 pub trait Output {
@@ -34,4 +44,22 @@ pub trait Operator: Send {
     fn flush(&mut self) -> Result<()> {
         Ok(())
     }
+
+    /// The operator's state, where it has any.
+    fn stateful(&mut self) -> Option<&mut dyn Stateful> {
+        None
+    }
+}
+
+/// What an operator with keyed state has beside [`Operator`]: what its subtask needs to snapshot the state and to keep memory bounded.
+pub trait Stateful: Operator {
+    /// The backend that the state is in after [`Operator::flush`].
+    fn backend_mut(&mut self) -> &mut dyn StateBackend;
+
+    /// The memory that the operator's caches and its part of the epoch hold, bytes; the backend's own not counted.
+    fn memory_bytes(&self) -> usize;
+
+    /// Writes what changed into the backend, and forgets what was used longest ago until about `target_bytes` are held. Called at a batch boundary; within
+    /// an epoch it emits, for what is forgotten can't be compared at the barrier.
+    fn shrink(&mut self, target_bytes: usize, out: &mut dyn Output) -> Result<()>;
 }

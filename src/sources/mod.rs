@@ -1,5 +1,8 @@
 //! Where data enters: the sources.
 
+pub mod connector;
+pub mod nexmark;
+
 use weir_catalog::Result;
 
 use crate::stream::Batch;

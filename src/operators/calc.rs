@@ -1,0 +1,218 @@
+//! Filter and projection: DataFusion physical expressions on columns.
+//!
+//! # Invariants
+//! - The projection is evaluated on the rows that the filter lets through, and on no others: a row that the filter drops can't fail in the projection.
+//! - Integer arithmetic that leaves its type is an error (22003): DataFusion's own default wraps.
+//! - Row kinds stay with their rows.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt8Array};
+use arrow::compute::{CastOptions, FilterBuilder, cast_with_options};
+use arrow::datatypes::{DataType, Schema, SchemaRef, UInt8Type};
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::error::DataFusionError;
+use datafusion::logical_expr::execution_props::ExecutionProps;
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{Expr, Operator as BinaryOperator};
+use datafusion::physical_expr::create_physical_expr;
+use datafusion::physical_expr::expressions::{BinaryExpr, Literal, NegativeExpr};
+use datafusion::physical_expr_common::physical_expr::{PhysicalExpr, fmt_sql};
+use weir_catalog::{Error, Result};
+
+use super::error::{describe_row, from_arrow, from_datafusion, shorten};
+use super::{Operator, Output};
+use crate::stream::{Batch, RowKinds};
+
+/// How many characters of an expression an error shows.
+const EXPRESSION_CHARACTERS: usize = 200;
+
+/// The operator. See the head of this file.
+#[derive(Debug)]
+pub struct Calc {
+    filter: Option<Compiled>,
+    /// The input's columns that the projection reads: only these are filtered.
+    used: Vec<usize>,
+    used_schema: SchemaRef,
+    projection: Vec<Compiled>,
+    output: SchemaRef,
+}
+
+/// An expression ready to be evaluated.
+#[derive(Debug)]
+struct Compiled {
+    expr: Arc<dyn PhysicalExpr>,
+    /// The type that its result is cast to, where it has another.
+    cast_to: Option<DataType>,
+    /// `filter`, or the name of the column that it makes.
+    role: String,
+}
+
+impl Calc {
+    /// Compiles expressions over `input` that make the columns of `output`. Fails if an expression is not one that can be evaluated on a row, or the
+    /// types can't be cast.
+    pub fn new(input: &DFSchema, filter: Option<&Expr>, projection: &[Expr], output: SchemaRef) -> Result<Calc> {
+        if projection.len() != output.fields().len() {
+            return Err(Error::internal(format!("{} expressions are to make {} columns", projection.len(), output.fields().len())));
+        }
+        let filter = filter.map(|filter| Compiled::new(filter, input, &DataType::Boolean, "filter".to_string())).transpose()?;
+        let mut used = BTreeSet::new();
+        for expr in projection {
+            for column in expr.column_refs() {
+                used.insert(input.index_of_column(column).map_err(from_datafusion)?);
+            }
+        }
+        let used: Vec<usize> = used.into_iter().collect();
+        let fields = used.iter().map(|column| {
+            let (qualifier, field) = input.qualified_field(*column);
+            (qualifier.cloned(), field.clone())
+        });
+        let used_schema = DFSchema::new_with_metadata(fields.collect(), Default::default()).map_err(from_datafusion)?;
+        let projection = projection
+            .iter()
+            .zip(output.fields())
+            .map(|(expr, field)| Compiled::new(expr, &used_schema, field.data_type(), format!("column \"{}\"", field.name())))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Calc { filter, used, used_schema: used_schema.inner().clone(), projection, output })
+    }
+
+    /// The rows of `batch` that pass the filter, with the columns that the projection reads; `None` if there are none.
+    fn filter(&self, batch: Batch) -> Result<Option<Batch>> {
+        let columns: Vec<ArrayRef> = self.used.iter().map(|column| batch.rows.column(*column).clone()).collect();
+        let Some(filter) = &self.filter else {
+            return Ok(Some(Batch { rows: record_batch(&self.used_schema, columns, batch.num_rows())?, kinds: batch.kinds }));
+        };
+        let passes = filter.evaluate(&batch.rows)?;
+        let passes = passes.as_boolean();
+        let passing = passes.true_count();
+        if passing == 0 {
+            return Ok(None);
+        }
+        if passing == batch.num_rows() {
+            return Ok(Some(Batch { rows: record_batch(&self.used_schema, columns, passing)?, kinds: batch.kinds }));
+        }
+        let mut builder = FilterBuilder::new(passes);
+        if columns.len() > 1 {
+            builder = builder.optimize();
+        }
+        let predicate = builder.build();
+        let columns = columns.iter().map(|column| predicate.filter(column)).collect::<Result<_, _>>().map_err(from_arrow)?;
+        let kinds = match batch.kinds {
+            None => None,
+            Some(RowKinds(kinds)) => {
+                let kinds = predicate.filter(&UInt8Array::new(kinds, None)).map_err(from_arrow)?;
+                Some(RowKinds(kinds.as_primitive::<UInt8Type>().values().clone()))
+            }
+        };
+        Ok(Some(Batch { rows: record_batch(&self.used_schema, columns, passing)?, kinds }))
+    }
+}
+
+impl Operator for Calc {
+    fn process(&mut self, _input: usize, batch: Batch, out: &mut dyn Output) -> Result<()> {
+        if batch.num_rows() == 0 {
+            return Ok(());
+        }
+        let Some(batch) = self.filter(batch)? else {
+            return Ok(());
+        };
+        let columns = self.projection.iter().map(|expr| expr.evaluate(&batch.rows)).collect::<Result<Vec<_>>>()?;
+        let rows = record_batch(&self.output, columns, batch.num_rows())?;
+        out.emit(Batch { rows, kinds: batch.kinds })
+    }
+}
+
+impl Compiled {
+    fn new(expr: &Expr, input: &DFSchema, target: &DataType, role: String) -> Result<Compiled> {
+        let expr =
+            create_physical_expr(expr, input, &ExecutionProps::new(), &PhysicalPlanningContext::default()).map_err(from_datafusion)?;
+        let expr = fail_on_overflow(expr, input.as_arrow()).map_err(from_datafusion)?;
+        let data_type = expr.data_type(input.as_arrow()).map_err(from_datafusion)?;
+        let cast_to = (data_type != *target).then(|| target.clone());
+        Ok(Compiled { expr, cast_to, role })
+    }
+
+    /// The expression's value for each row. An error names the expression and the first row that fails.
+    fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef> {
+        self.evaluate_rows(batch).map_err(|error| self.locate(batch, error))
+    }
+
+    fn evaluate_rows(&self, batch: &RecordBatch) -> Result<ArrayRef, DataFusionError> {
+        let array = self.expr.evaluate(batch)?.into_array_of_size(batch.num_rows())?;
+        match &self.cast_to {
+            None => Ok(array),
+            Some(target) => {
+                let options = CastOptions { safe: false, ..CastOptions::default() };
+                Ok(cast_with_options(&array, target, &options)?)
+            }
+        }
+    }
+
+    /// Adds to `error` which expression failed on which row: the last of the shortest run of rows from the start that fails.
+    fn locate(&self, batch: &RecordBatch, error: DataFusionError) -> Error {
+        // `passing` rows from the start evaluate, `failing` rows don't.
+        let (mut passing, mut failing) = (0, batch.num_rows());
+        let mut failure = error;
+        while failing - passing > 1 {
+            let middle = passing + (failing - passing) / 2;
+            match self.evaluate_rows(&batch.slice(0, middle)) {
+                Ok(_) => passing = middle,
+                Err(error) => {
+                    failing = middle;
+                    failure = error;
+                }
+            }
+        }
+        let row = passing;
+        // On that row alone the error is certainly its own.
+        if let Err(error) = self.evaluate_rows(&batch.slice(row, 1)) {
+            failure = error;
+        }
+        let error = from_datafusion(failure);
+        let expression = shorten(&fmt_sql(self.expr.as_ref()).to_string(), EXPRESSION_CHARACTERS);
+        let mut context = error.context().map_or_else(String::new, |context| format!("{context}\n"));
+        context.push_str(&format!("{} = {expression}, row {}", self.role, self.describe(batch, row)));
+        error.with_context(context)
+    }
+
+    /// The row's values that the expression reads.
+    fn describe(&self, batch: &RecordBatch, row: usize) -> String {
+        let read = datafusion::physical_expr::utils::collect_columns(&self.expr);
+        let mut columns: Vec<usize> = read.iter().map(|column| column.index()).collect();
+        columns.sort_unstable();
+        let schema = batch.schema_ref();
+        describe_row(columns.iter().map(|column| (schema.field(*column).name().as_str(), batch.column(*column))), row)
+    }
+}
+
+/// Makes every `+`, `-` and `*` fail on overflow, the minus sign too.
+fn fail_on_overflow(expr: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn PhysicalExpr>, DataFusionError> {
+    let transformed = expr.transform_up(|expr| {
+        if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
+            if matches!(binary.op(), BinaryOperator::Plus | BinaryOperator::Minus | BinaryOperator::Multiply) {
+                let checked = BinaryExpr::new(binary.left().clone(), *binary.op(), binary.right().clone()).with_fail_on_overflow(true);
+                return Ok(Transformed::yes(Arc::new(checked) as Arc<dyn PhysicalExpr>));
+            }
+        } else if let Some(negative) = expr.downcast_ref::<NegativeExpr>() {
+            let data_type = negative.arg().data_type(schema)?;
+            if data_type.is_signed_integer() {
+                let zero = Arc::new(Literal::new(ScalarValue::new_zero(&data_type)?));
+                let checked = BinaryExpr::new(zero, BinaryOperator::Minus, negative.arg().clone()).with_fail_on_overflow(true);
+                return Ok(Transformed::yes(Arc::new(checked) as Arc<dyn PhysicalExpr>));
+            }
+        }
+        Ok(Transformed::no(expr))
+    })?;
+    Ok(transformed.data)
+}
+
+/// A batch of `rows` rows, also where it has no columns.
+fn record_batch(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
+    RecordBatch::try_new_with_options(schema.clone(), columns, &RecordBatchOptions::new().with_row_count(Some(rows)))
+        .map_err(|error| Error::internal(format!("a projection's columns do not fit its schema: {error}")))
+}
+
+#[cfg(test)]
+mod tests;
