@@ -1,0 +1,16 @@
+//! How it survives: what a checkpoint is made of, and where it is kept.
+//!
+//! ```text
+//!   checkpoints/MANIFEST-<number>     which job was at which barrier, with which files
+//!   checkpoints/files/<incarnation>-<name>
+//! ```
+//!
+//! A manifest describes the whole engine: for each job its newest complete checkpoint, and the stored tables'. A group's checkpoint is complete when a
+//! manifest that holds it was renamed into place and its folder synced.
+
+pub mod manifest;
+pub mod snapshot;
+pub mod store;
+
+pub use manifest::{FileHandle, JobCheckpoint, Manifest, OperatorCheckpoint, Part, TablesCheckpoint};
+pub use store::CheckpointStore;

@@ -1,0 +1,241 @@
+//! One subtask's part of a checkpoint: taken at the barrier, stored beside the subtask's further work.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use weir_catalog::Result;
+
+use super::manifest::{FileHandle, OperatorCheckpoint, Part};
+use super::store::CheckpointStore;
+use crate::runtime::chain::Chain;
+use crate::runtime::metrics;
+use crate::seams::clock::Stopwatch;
+use crate::seams::files::FilesRef;
+use crate::seams::hash::HashMap;
+use crate::seams::spawn::{Spawner, in_place};
+use crate::sources::SplitState;
+use crate::stream::{BarrierNumber, KeyGroupRange};
+
+/// What a subtask acknowledges.
+#[derive(Clone, Debug, Default)]
+pub struct SubtaskSnapshot {
+    /// By uid.
+    pub operators: Vec<OperatorPart>,
+}
+
+/// What one operator of a subtask contributes, and what it cost.
+#[derive(Clone, Debug)]
+pub struct OperatorPart {
+    pub uid: String,
+    pub checkpoint: OperatorCheckpoint,
+    pub cost: SnapshotCost,
+}
+
+/// The cost of one operator's snapshot in one subtask.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SnapshotCost {
+    /// Time that the barrier waited for other inputs.
+    pub alignment_us: u64,
+    /// Time that the subtask stood still for the snapshot.
+    pub snapshot_us: u64,
+    /// Time that storing took, beside the subtask.
+    pub store_us: u64,
+    pub files_new: u64,
+    pub files_reused: u64,
+    /// Bytes of the new files.
+    pub bytes_new: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+}
+
+/// A stateful operator of the chain, as a snapshot sees it.
+#[derive(Debug)]
+pub struct SnapshotTarget {
+    /// Its place in the chain.
+    pub at: usize,
+    pub uid: String,
+    pub range: KeyGroupRange,
+    /// The id of this opening of its backend.
+    pub incarnation: String,
+    /// What was stored last, where that succeeded.
+    pub last: Arc<Mutex<Option<Part>>>,
+    /// SST files that the backend was restored from and still knows by these names.
+    pub inherited: Arc<HashMap<String, FileHandle>>,
+}
+
+/// Takes the snapshots of one subtask.
+#[derive(Debug)]
+pub struct SnapshotTaker {
+    pub store: Arc<CheckpointStore>,
+    pub files: FilesRef,
+    pub spawner: Spawner,
+    /// A folder for this subtask's images, below the scratch folder.
+    pub scratch: PathBuf,
+    pub targets: Vec<SnapshotTarget>,
+    /// The uid under which a source's splits stand.
+    pub source_uid: Option<String>,
+}
+
+/// A snapshot that was taken and is still to be stored.
+pub struct Storing {
+    spawner: Spawner,
+    work: Box<dyn FnOnce() -> Result<SubtaskSnapshot> + Send>,
+}
+
+impl Storing {
+    /// Stores it beside the caller, and says so.
+    pub fn finish(self, tell: impl FnOnce(Result<SubtaskSnapshot>) + Send + 'static) {
+        let work = self.work;
+        self.spawner.spawn_blocking(move || tell(work()));
+    }
+}
+
+/// An image of one backend, to be stored.
+struct Image {
+    uid: String,
+    incarnation: String,
+    range: KeyGroupRange,
+    dir: PathBuf,
+    files: Vec<String>,
+    size: crate::state::StateSize,
+    last: Arc<Mutex<Option<Part>>>,
+    inherited: Arc<HashMap<String, FileHandle>>,
+    cost: SnapshotCost,
+}
+
+impl SnapshotTaker {
+    /// Whether the subtask has anything to snapshot. Only those that do acknowledge a checkpoint.
+    pub fn has_state(&self) -> bool {
+        !self.targets.is_empty() || self.source_uid.is_some()
+    }
+
+    /// Takes the snapshot of everything in `chain` that has state. The subtask stands still only for this call.
+    pub fn take(&mut self, chain: &mut Chain, splits: Option<Vec<SplitState>>, barrier: BarrierNumber) -> Result<Storing> {
+        let alignment_us = metrics::get(&chain.metrics().alignment_us);
+        let mut operators = Vec::new();
+        let mut images = Vec::new();
+        if let (Some(uid), Some(splits)) = (&self.source_uid, splits) {
+            let checkpoint = OperatorCheckpoint { parts: Vec::new(), splits };
+            operators.push(OperatorPart { uid: uid.clone(), checkpoint, cost: SnapshotCost { alignment_us, ..SnapshotCost::default() } });
+        }
+        for target in &mut self.targets {
+            let stopwatch = Stopwatch::start();
+            let chained = &mut chain.operators_mut()[target.at];
+            let Some(stateful) = chained.operator.stateful() else { continue };
+            let dir = self.scratch.join(format!("{}-{barrier}", target.incarnation));
+            let image = in_place(|| -> Result<Option<Vec<String>>> {
+                stateful.flush()?;
+                if !stateful.backend_mut().changed_since_checkpoint() {
+                    return Ok(None);
+                }
+                self.files.create_dir(&self.scratch)?;
+                target.last.lock().take();
+                stateful.backend_mut().checkpoint(&dir).map(Some)
+            })?;
+            let size = stateful.backend_mut().estimate();
+            metrics::set(&chained.metrics.state_rows, size.rows);
+            metrics::set(&chained.metrics.state_bytes, size.bytes);
+            let mut cost = SnapshotCost { alignment_us, snapshot_us: stopwatch.elapsed().as_micros() as u64, ..SnapshotCost::default() };
+            let files = match image {
+                Some(files) => files,
+                None => {
+                    let last = target.last.lock().clone();
+                    match last {
+                        Some(part) if self.store.reuse(&part, barrier) => {
+                            cost.files_reused = part.files.len() as u64;
+                            cost.bytes = part.files.iter().map(|file| file.bytes).sum();
+                            let checkpoint = OperatorCheckpoint { parts: vec![part], splits: Vec::new() };
+                            operators.push(OperatorPart { uid: target.uid.clone(), checkpoint, cost });
+                            continue;
+                        }
+                        // The last one was not stored, or its files are gone: a new image of the same content.
+                        _ => in_place(|| {
+                            self.files.create_dir(&self.scratch)?;
+                            stateful.backend_mut().checkpoint(&dir)
+                        })?,
+                    }
+                }
+            };
+            images.push(Image {
+                uid: target.uid.clone(),
+                incarnation: target.incarnation.clone(),
+                range: target.range,
+                dir,
+                files,
+                size,
+                last: target.last.clone(),
+                inherited: target.inherited.clone(),
+                cost,
+            });
+        }
+        let (store, files) = (self.store.clone(), self.files.clone());
+        let work = Box::new(move || {
+            for image in images {
+                operators.push(store_image(&store, &files, image, barrier)?);
+            }
+            Ok(SubtaskSnapshot { operators })
+        });
+        Ok(Storing { spawner: self.spawner.clone(), work })
+    }
+}
+
+fn store_image(store: &CheckpointStore, files: &FilesRef, image: Image, barrier: BarrierNumber) -> Result<OperatorPart> {
+    let stopwatch = Stopwatch::start();
+    let mut cost = image.cost;
+    let mut handles = Vec::with_capacity(image.files.len());
+    let mut result = Ok(());
+    for local in &image.files {
+        let inherited = image.inherited.get(local).and_then(|handle| store.put_again(handle, barrier));
+        match inherited.map_or_else(|| store.put(&image.incarnation, &image.dir, local, barrier), Ok) {
+            Ok(stored) => {
+                cost.bytes += stored.handle.bytes;
+                if stored.new {
+                    cost.files_new += 1;
+                    cost.bytes_new += stored.handle.bytes;
+                } else {
+                    cost.files_reused += 1;
+                }
+                handles.push(stored.handle);
+            }
+            Err(error) => {
+                result = Err(error);
+                break;
+            }
+        }
+    }
+    // The image is only names of files: the store has its own.
+    files.remove_dir(&image.dir)?;
+    result?;
+    let part = Part { range: image.range, files: handles, size: image.size };
+    *image.last.lock() = Some(part.clone());
+    cost.store_us = stopwatch.elapsed().as_micros() as u64;
+    Ok(OperatorPart { uid: image.uid, checkpoint: OperatorCheckpoint { parts: vec![part], splits: Vec::new() }, cost })
+}
+
+/// Takes and stores the image of a backend that no chain owns: the stored tables'.
+pub fn store_part(
+    store: &CheckpointStore,
+    files: &FilesRef,
+    image: (PathBuf, Vec<String>),
+    incarnation: &str,
+    size: crate::state::StateSize,
+    barrier: BarrierNumber,
+) -> Result<(Part, SnapshotCost)> {
+    let (dir, names) = image;
+    let last = Arc::new(Mutex::new(None));
+    let image = Image {
+        uid: String::new(),
+        incarnation: incarnation.to_string(),
+        range: KeyGroupRange::ALL,
+        dir,
+        files: names,
+        size,
+        last: last.clone(),
+        inherited: Arc::default(),
+        cost: SnapshotCost::default(),
+    };
+    let stored = store_image(store, files, image, barrier)?;
+    let part = stored.checkpoint.parts.into_iter().next();
+    part.map(|part| (part, stored.cost)).ok_or_else(|| weir_catalog::Error::internal("a stored image has no part"))
+}

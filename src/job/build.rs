@@ -1,0 +1,465 @@
+//! From a stream graph to subtasks: which operators are chained, how many subtasks each chain has, the edges between them, and their state, new or restored.
+//!
+//! This is the one file that turns plan nodes into operators.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use weir_catalog::{Catalog, ChangelogMode, Error, Job, JobKind, Object, ObjectId, Result};
+use weir_sql::graph::{Distribution, Node, NodeId, NodeOp, StreamGraph};
+
+use super::settings::StateBackendKind;
+use super::view::ViewHandle;
+use crate::checkpoint::snapshot::{SnapshotTaker, SnapshotTarget};
+use crate::checkpoint::{CheckpointStore, FileHandle, JobCheckpoint, Part};
+use crate::operators::Operator;
+use crate::operators::aggregate::{Aggregate, AggregateSpec};
+use crate::operators::calc::Calc;
+use crate::operators::materialize::{Materialize, RowLayout};
+use crate::runtime::chain::{Chain, ChainedOperator};
+use crate::runtime::exchange::OutputEdge;
+use crate::runtime::inbox::{EdgeSender, Inbox, inbox};
+use crate::runtime::metrics::{OperatorMetrics, SubtaskMetrics};
+use crate::runtime::subtask::Attachments;
+use crate::seams::files::FilesRef;
+use crate::seams::hash::HashMap;
+use crate::seams::random::Random;
+use crate::seams::spawn::Spawner;
+use crate::sources::Source;
+use crate::sources::connector;
+use crate::state::RestorePart;
+use crate::state::StateBackend;
+use crate::state::key_codec::KeyCodec;
+use crate::state::memory::MemoryBackend;
+use crate::state::memory_pool::MemoryPool;
+use crate::state::rocks::{RocksBackend, SharedRocks};
+use crate::state::versions::{VersionedStore, Versions};
+use crate::stream::KeyGroupRange;
+
+/// What every job is built with.
+#[derive(Clone)]
+pub struct BuildContext {
+    pub files: FilesRef,
+    pub store: Arc<CheckpointStore>,
+    pub rocks: Arc<SharedRocks>,
+    pub state_backend: StateBackendKind,
+    pub memory: Arc<MemoryPool>,
+    pub spawner: Spawner,
+    /// The folder of running state backends; its content is worth nothing after a restart.
+    pub scratch: PathBuf,
+    pub random: Arc<parking_lot::Mutex<Random>>,
+    /// How many barriers' versions of a view stay readable.
+    pub retained_barriers: usize,
+}
+
+impl BuildContext {
+    /// A fresh id for an opening of a state backend.
+    pub fn incarnation(&self) -> String {
+        format!("{:016x}", self.random.lock().next_u64())
+    }
+}
+
+/// A job whose subtasks can be started.
+pub struct BuiltJob {
+    pub subtasks: Vec<BuiltSubtask>,
+    /// The root subtasks' versions, where the job is a view.
+    pub versions: Vec<Arc<Versions>>,
+    /// Where readers of the view are attached, one for each root subtask.
+    pub attachments: Vec<Attachments>,
+    pub root_parallelism: usize,
+    /// Subtasks that take part in checkpoints.
+    pub stateful_subtasks: usize,
+    /// Scans of stored tables and connectors, and of views: one entry a subtask.
+    pub sources: usize,
+    /// Whether every source comes to an end.
+    pub bounded: bool,
+    /// The folder that holds its backends.
+    pub scratch: PathBuf,
+}
+
+/// A subtask before its head is connected.
+pub struct BuiltSubtask {
+    pub chain_index: usize,
+    pub subtask: usize,
+    pub chain: Chain,
+    pub root: bool,
+    pub snapshots: SnapshotTaker,
+    pub head: HeadPlan,
+    pub attachments: Option<Attachments>,
+    /// For the system views: uid (or a name), operator, counters.
+    pub operators: Vec<(String, String, Arc<OperatorMetrics>)>,
+    pub metrics: Arc<SubtaskMetrics>,
+}
+
+/// Where a subtask's rows come from; the manager connects it when it starts the job.
+pub enum HeadPlan {
+    Connector(Box<dyn Source>),
+    Table { table: ObjectId, projection: Vec<usize> },
+    View { view: ObjectId, projection: Vec<usize>, inbox: Inbox, sender: EdgeSender },
+    Inputs(Inbox),
+}
+
+struct ChainPlan {
+    nodes: Vec<NodeId>,
+    parallelism: usize,
+}
+
+/// Builds the subtasks of `job`, with the state of `restore` where that is given. Waits for disk: not for a worker thread.
+pub fn build(
+    context: &BuildContext,
+    catalog: &Catalog,
+    job: &Job,
+    graph: &StreamGraph,
+    parallelism: usize,
+    views: &HashMap<ObjectId, Arc<ViewHandle>>,
+    restore: Option<&JobCheckpoint>,
+    run: u64,
+) -> Result<BuiltJob> {
+    let scratch = context.scratch.join(format!("{}-{run}", job.id));
+    context.files.remove_dir(&scratch)?;
+    context.files.create_dir(&scratch)?;
+    let node_parallelism = parallelisms(graph, parallelism, views)?;
+    let consumers = consumers(graph);
+    let chains = chains(graph, &node_parallelism, &consumers);
+    let chain_of: BTreeMap<NodeId, usize> =
+        chains.iter().enumerate().flat_map(|(at, chain)| chain.nodes.iter().map(move |node| (*node, at))).collect();
+
+    // One inbox for each subtask of a chain with input edges: one input for each sender of each edge.
+    let mut inboxes: Vec<Vec<Option<Inbox>>> = Vec::new();
+    let mut edges: Vec<Vec<Vec<OutputEdge>>> = chains.iter().map(|chain| (0..chain.parallelism).map(|_| Vec::new()).collect()).collect();
+    for chain in &chains {
+        let head = &graph.nodes[chain.nodes[0]];
+        if head.inputs.is_empty() {
+            inboxes.push((0..chain.parallelism).map(|_| None).collect());
+            continue;
+        }
+        let mut receivers = Vec::new();
+        let mut senders: Vec<Vec<EdgeSender>> = Vec::new();
+        for receiver in 0..chain.parallelism {
+            let inputs = head
+                .inputs
+                .iter()
+                .map(|edge| {
+                    let sending = chains[chain_of[&edge.from]].parallelism;
+                    match edge.distribution {
+                        Distribution::Hash(_) => sending,
+                        Distribution::Forward => (0..sending).filter(|sender| sender % chain.parallelism == receiver).count(),
+                    }
+                })
+                .sum();
+            let (receiving, sending) = inbox(inputs);
+            receivers.push(Some(receiving));
+            senders.push(sending);
+        }
+        inboxes.push(receivers);
+        for edge in &head.inputs {
+            let from = chain_of[&edge.from];
+            for sender in 0..chains[from].parallelism {
+                let edge = match &edge.distribution {
+                    Distribution::Forward => {
+                        let taken = senders[sender % chain.parallelism].pop();
+                        OutputEdge::forward(taken.ok_or_else(|| Error::internal("an inbox has too few inputs"))?)
+                    }
+                    Distribution::Hash(columns) => {
+                        let taken: Option<Vec<EdgeSender>> = senders.iter_mut().map(Vec::pop).collect();
+                        let schema = &graph.nodes[edge.from].schema;
+                        let types: Vec<_> = columns.iter().map(|column| schema.field(*column).data_type().clone()).collect();
+                        OutputEdge::hash(
+                            taken.ok_or_else(|| Error::internal("an inbox has too few inputs"))?,
+                            columns.clone(),
+                            KeyCodec::new(&types)?,
+                        )
+                    }
+                };
+                edges[from][sender].push(edge);
+            }
+        }
+    }
+
+    let mut built = BuiltJob {
+        subtasks: Vec::new(),
+        versions: Vec::new(),
+        attachments: Vec::new(),
+        root_parallelism: 0,
+        stateful_subtasks: 0,
+        sources: 0,
+        bounded: true,
+        scratch: scratch.clone(),
+    };
+    for (at, (chain, (inboxes, edges))) in chains.iter().zip(inboxes.into_iter().zip(edges)).enumerate() {
+        let root = chain.nodes.last() == Some(&graph.root().id);
+        if root {
+            built.root_parallelism = chain.parallelism;
+        }
+        for (subtask, (inbox, edges)) in inboxes.into_iter().zip(edges).enumerate() {
+            let mut maker = SubtaskMaker {
+                context,
+                catalog,
+                job,
+                graph,
+                restore,
+                scratch: &scratch,
+                parallelism: chain.parallelism,
+                subtask,
+                operators: Vec::new(),
+                described: Vec::new(),
+                targets: Vec::new(),
+                source_uid: None,
+                versions: None,
+            };
+            let head = maker.head(&graph.nodes[chain.nodes[0]], inbox, &mut built.bounded)?;
+            for node in &chain.nodes {
+                maker.operator(&graph.nodes[*node])?;
+            }
+            let SubtaskMaker { operators, described, targets, source_uid, versions, .. } = maker;
+            let metrics = Arc::new(SubtaskMetrics::default());
+            let attachments = if root && matches!(job.kind, JobKind::MaterializedView { .. }) {
+                let attachments = Attachments::default();
+                built.attachments.push(attachments.clone());
+                Some(attachments)
+            } else {
+                None
+            };
+            built.versions.extend(versions);
+            if !matches!(head, HeadPlan::Inputs(_)) {
+                built.sources += 1;
+            }
+            let snapshots = SnapshotTaker {
+                store: context.store.clone(),
+                files: context.files.clone(),
+                spawner: context.spawner.clone(),
+                scratch: scratch.join("images"),
+                targets,
+                source_uid,
+            };
+            built.stateful_subtasks += usize::from(snapshots.has_state());
+            built.subtasks.push(BuiltSubtask {
+                chain_index: at,
+                subtask,
+                chain: Chain::new(operators, edges, metrics.clone()),
+                root,
+                snapshots,
+                head,
+                attachments,
+                operators: described,
+                metrics,
+            });
+        }
+    }
+    Ok(built)
+}
+
+/// How many subtasks each node has. Stored tables and constants are read by one; what a view's readers read comes from as many as the view has.
+fn parallelisms(graph: &StreamGraph, parallelism: usize, views: &HashMap<ObjectId, Arc<ViewHandle>>) -> Result<Vec<usize>> {
+    let mut all: Vec<usize> = Vec::with_capacity(graph.nodes.len());
+    for node in &graph.nodes {
+        all.push(match &node.op {
+            NodeOp::TableScan { .. } | NodeOp::Values { .. } => 1,
+            NodeOp::ConnectorScan { .. } | NodeOp::Aggregate { .. } => parallelism,
+            // No more than send to it: a subtask without inputs would never see a barrier.
+            NodeOp::Union => node.inputs.iter().map(|edge| all[edge.from]).max().unwrap_or(1),
+            NodeOp::ViewScan { view, .. } => {
+                let handle = views.get(view).ok_or_else(|| Error::internal(format!("view {view} does not run")))?;
+                handle.running_versions().map_or(0, |versions| versions.len()).max(1)
+            }
+            NodeOp::Calc { .. } | NodeOp::Sink => node.inputs.first().map_or(1, |edge| all[edge.from]),
+            NodeOp::Materialize => match node.inputs.first() {
+                Some(edge) if edge.distribution == Distribution::Forward => all[edge.from],
+                _ => parallelism,
+            },
+        });
+    }
+    Ok(all)
+}
+
+fn consumers(graph: &StreamGraph) -> Vec<usize> {
+    let mut consumers = vec![0; graph.nodes.len()];
+    for edge in graph.nodes.iter().flat_map(|node| &node.inputs) {
+        consumers[edge.from] += 1;
+    }
+    consumers
+}
+
+/// Nodes that run in one subtask: linked by a forward edge, alone on both ends of it, with the same parallelism.
+fn chains(graph: &StreamGraph, parallelism: &[usize], consumers: &[usize]) -> Vec<ChainPlan> {
+    let mut chains: Vec<ChainPlan> = Vec::new();
+    for node in &graph.nodes {
+        let joins = match node.inputs.as_slice() {
+            [edge] if edge.distribution == Distribution::Forward => {
+                (consumers[edge.from] == 1 && parallelism[edge.from] == parallelism[node.id]).then_some(edge.from)
+            }
+            _ => None,
+        };
+        match joins.and_then(|from| chains.iter_mut().find(|chain| chain.nodes.last() == Some(&from))) {
+            Some(chain) => chain.nodes.push(node.id),
+            None => chains.push(ChainPlan { nodes: vec![node.id], parallelism: parallelism[node.id] }),
+        }
+    }
+    chains
+}
+
+/// Makes the operators of one subtask.
+struct SubtaskMaker<'a> {
+    context: &'a BuildContext,
+    catalog: &'a Catalog,
+    job: &'a Job,
+    graph: &'a StreamGraph,
+    restore: Option<&'a JobCheckpoint>,
+    scratch: &'a Path,
+    parallelism: usize,
+    subtask: usize,
+    operators: Vec<ChainedOperator>,
+    described: Vec<(String, String, Arc<OperatorMetrics>)>,
+    targets: Vec<SnapshotTarget>,
+    source_uid: Option<String>,
+    versions: Option<Arc<Versions>>,
+}
+
+impl SubtaskMaker<'_> {
+    fn uid(&self, node: &Node) -> Result<String> {
+        node.uid.clone().ok_or_else(|| Error::internal("an operator with state has no uid"))
+    }
+
+    fn head(&mut self, node: &Node, inbox: Option<Inbox>, bounded: &mut bool) -> Result<HeadPlan> {
+        if let Some(inbox) = inbox {
+            return Ok(HeadPlan::Inputs(inbox));
+        }
+        match &node.op {
+            NodeOp::TableScan { table, projection } => {
+                *bounded = false;
+                self.describe(node, "table scan");
+                Ok(HeadPlan::Table { table: *table, projection: projection.clone() })
+            }
+            NodeOp::ViewScan { view, projection } => {
+                *bounded = false;
+                self.describe(node, "view scan");
+                let (inbox, mut senders) = inbox_of_one();
+                let sender = senders.pop().ok_or_else(|| Error::internal("an inbox has no input"))?;
+                Ok(HeadPlan::View { view: *view, projection: projection.clone(), inbox, sender })
+            }
+            NodeOp::ConnectorScan { table, projection } => {
+                let object = self.catalog.get_id(*table).ok_or_else(|| Error::internal(format!("table {table} does not exist")))?;
+                let Object::ConnectorTable(table) = object.as_ref() else {
+                    return Err(Error::internal(format!("{} is not a connector table", object.name())));
+                };
+                let uid = self.uid(node)?;
+                let splits = self.restore.and_then(|restore| restore.operators.get(&uid)).map(|operator| operator.splits.clone());
+                let source = connector::open_source(table, projection, self.subtask, self.parallelism, splits)?;
+                *bounded &= connector::is_bounded(table)?;
+                self.source_uid = Some(uid);
+                self.describe(node, "connector scan");
+                Ok(HeadPlan::Connector(source))
+            }
+            NodeOp::Values { rows } => {
+                let uid = format!("values-{}", node.id);
+                let splits = self.restore.and_then(|restore| restore.operators.get(&uid)).map(|operator| operator.splits.clone());
+                self.source_uid = Some(uid);
+                self.describe(node, "values");
+                Ok(HeadPlan::Connector(Box::new(connector::ValuesSource::new(rows.clone(), splits))))
+            }
+            _ => Err(Error::internal("a chain begins with an operator that has no input")),
+        }
+    }
+
+    fn describe(&mut self, node: &Node, operator: &str) -> Arc<OperatorMetrics> {
+        let metrics = Arc::new(OperatorMetrics::default());
+        let uid = node.uid.clone().unwrap_or_else(|| format!("{operator} {}", node.id));
+        self.described.push((uid, operator.to_string(), metrics.clone()));
+        metrics
+    }
+
+    fn push(&mut self, node: &Node, name: &str, operator: Box<dyn Operator>) {
+        let metrics = self.describe(node, name);
+        let name = node.uid.clone().unwrap_or_else(|| format!("{name} {}", node.id));
+        self.operators.push(ChainedOperator { operator, name, metrics });
+    }
+
+    fn operator(&mut self, node: &Node) -> Result<()> {
+        match &node.op {
+            NodeOp::TableScan { .. } | NodeOp::ViewScan { .. } | NodeOp::ConnectorScan { .. } | NodeOp::Values { .. } | NodeOp::Union => {}
+            NodeOp::Calc { input, filter, projection } => {
+                let calc = Calc::new(input, filter.as_ref(), projection, node.schema.clone())?;
+                self.push(node, "calc", Box::new(calc));
+            }
+            NodeOp::Aggregate { group_columns, calls, global } => {
+                let range = KeyGroupRange::of_subtask(self.subtask, self.parallelism);
+                let backend = self.backend(node, range)?;
+                let input = &self.graph.nodes[node.inputs[0].from];
+                let spec = AggregateSpec {
+                    input: input.schema.clone(),
+                    output: node.schema.clone(),
+                    group_columns: *group_columns,
+                    calls: calls.clone(),
+                    global: *global,
+                    append_only_input: input.changelog == ChangelogMode::Append,
+                };
+                let aggregate = Aggregate::new(spec, backend, range)?;
+                self.push(node, "aggregate", Box::new(aggregate));
+            }
+            NodeOp::Materialize => {
+                let range = KeyGroupRange::of_subtask(self.subtask, self.parallelism);
+                let context = self.context;
+                let backend = self.backend(node, range)?;
+                let base = self.restore.map_or(0, |restore| restore.barrier);
+                let (store, versions) = VersionedStore::new(backend, base)?;
+                let layout = Arc::new(RowLayout::new(node.schema.clone(), node.upsert_key.clone())?);
+                self.versions = Some(versions);
+                self.push(node, "rows", Box::new(Materialize::new(layout, store, context.retained_barriers)));
+            }
+            NodeOp::Sink => {
+                let sink = crate::sinks::open_sink(self.catalog, self.job)?;
+                self.push(node, "sink", sink);
+            }
+        }
+        Ok(())
+    }
+
+    /// The state backend of `node` in this subtask: with the state of the checkpoint where there is one, else empty.
+    fn backend(&mut self, node: &Node, range: KeyGroupRange) -> Result<Box<dyn StateBackend>> {
+        let uid = self.uid(node)?;
+        let context = self.context;
+        let dir = self.scratch.join(format!("{}-{}", node.id, self.subtask));
+        let stored: Vec<&Part> = self
+            .restore
+            .and_then(|restore| restore.operators.get(&uid))
+            .map(|operator| operator.parts.iter().filter(|part| part.range.overlaps(&range)).collect())
+            .unwrap_or_default();
+        let mut parts = Vec::new();
+        for (at, part) in stored.iter().enumerate() {
+            let into = self.scratch.join(format!("{}-{}-part{at}", node.id, self.subtask));
+            context.store.fetch(part, &into)?;
+            parts.push(RestorePart { dir: into, range: part.range });
+        }
+        let backend: Box<dyn StateBackend> = match context.state_backend {
+            StateBackendKind::RocksDb => Box::new(RocksBackend::open(&context.rocks, &dir, &parts, range)?),
+            StateBackendKind::Memory => Box::new(MemoryBackend::restore(&parts, range)?),
+        };
+        for part in &parts {
+            context.files.remove_dir(&part.dir)?;
+        }
+        let inherited: HashMap<String, FileHandle> = match stored.as_slice() {
+            [part] => {
+                part.files.iter().filter(|file| file.local.ends_with(".sst")).map(|file| (file.local.clone(), file.clone())).collect()
+            }
+            _ => HashMap::default(),
+        };
+        let last = match stored.as_slice() {
+            [part] if part.range == range => Some((*part).clone()),
+            _ => None,
+        };
+        self.targets.push(SnapshotTarget {
+            at: self.operators.len(),
+            uid,
+            range,
+            incarnation: context.incarnation(),
+            last: Arc::new(parking_lot::Mutex::new(last)),
+            inherited: Arc::new(inherited),
+        });
+        Ok(backend)
+    }
+}
+
+fn inbox_of_one() -> (Inbox, Vec<EdgeSender>) {
+    inbox(1)
+}

@@ -1,0 +1,463 @@
+//! The engine: what a data folder holds, opened, and everything that a session may ask of it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use tokio::sync::{mpsc, oneshot};
+use weir_catalog::{Catalog, Error, Job, JobKind, Object, ObjectId, Result, SqlState};
+use weir_sql::graph::StreamGraph;
+
+use super::build::BuildContext;
+use super::manager::{Event, Manager, ManagerContext};
+use super::numbers::BarrierNumbers;
+use super::plan::plan_job;
+use super::settings::{Settings, StateBackendKind};
+use super::status::StatusBoard;
+use super::view::{Published, ViewHandle};
+use crate::checkpoint::{CheckpointStore, Manifest};
+use crate::log::{EngineLog, LogSettings, Recovered, Tables, TablesSettings, TablesSnapshot, Transaction};
+use crate::seams::clock::Clock;
+use crate::seams::files::FilesRef;
+use crate::seams::hash::HashMap;
+use crate::seams::random::Random;
+use crate::seams::spawn::Spawner;
+use crate::state::memory_pool::MemoryPool;
+use crate::state::{MemoryBackend, RestorePart, RocksBackend, SharedRocks, StateBackend, StateSnapshot};
+use crate::stream::{BarrierNumber, CommitSeq, KeyGroupRange};
+
+/// Batch queries may hold this part of the memory: one in so many.
+pub const QUERY_SHARE: usize = 5;
+
+/// What the rest of the process replaces in tests.
+#[derive(Clone, Debug)]
+pub struct Seams {
+    pub clock: Clock,
+    pub random: Random,
+    pub files: FilesRef,
+}
+
+impl Default for Seams {
+    fn default() -> Seams {
+        Seams { clock: Clock::system(), random: Random::from_entropy(), files: Arc::new(crate::seams::files::LocalFiles) }
+    }
+}
+
+/// An open data folder.
+pub struct Engine {
+    settings: Arc<RwLock<Settings>>,
+    clock: Clock,
+    log: EngineLog,
+    tables: Arc<Tables>,
+    views: Arc<RwLock<HashMap<ObjectId, Arc<ViewHandle>>>>,
+    board: Arc<RwLock<StatusBoard>>,
+    manager: mpsc::UnboundedSender<Event>,
+    memory: Arc<MemoryPool>,
+    /// Commits that change the catalog follow one another, each with what it starts and stops.
+    ddl: tokio::sync::Mutex<()>,
+    /// Where subtasks run; gone after the shutdown.
+    runtime: parking_lot::Mutex<Option<tokio::runtime::Runtime>>,
+    /// Held as long as the folder is open.
+    _lock: std::fs::File,
+}
+
+/// A job that a commit creates.
+#[derive(Clone, Debug)]
+pub struct NewJob {
+    pub job: Arc<Job>,
+    pub graph: Arc<StreamGraph>,
+}
+
+/// A durable commit, and what it started.
+#[derive(Debug)]
+pub struct Committed {
+    pub seq: CommitSeq,
+    /// For each new job: told when its first version is published, or why it never will be.
+    pub started: Vec<(Arc<Job>, oneshot::Receiver<Result<()>>)>,
+}
+
+/// A consistent cut for one statement.
+#[derive(Clone)]
+pub struct ReadCut {
+    /// The commit as of which stored tables are read.
+    pub commit: CommitSeq,
+    /// The barrier as of which views are read; `None` where the statement names none.
+    pub barrier: Option<BarrierNumber>,
+    /// For each view, a snapshot a root subtask.
+    pub views: HashMap<ObjectId, (Arc<ViewHandle>, Vec<Arc<dyn StateSnapshot>>)>,
+    pub tables: TablesSnapshot,
+}
+
+impl Engine {
+    /// Opens the data folder that `settings` name, made if need be: recovers the log and the stored tables, restores every job from the newest
+    /// checkpoint, and starts them. Returns when clients can be served; views become readable as their jobs catch up.
+    ///
+    /// Errors: `55006` where another process has the folder open, `XX001` where its bytes are damaged.
+    pub fn open(settings: Settings, seams: Seams) -> Result<Arc<Engine>> {
+        let Seams { clock, random, files } = seams;
+        let dir = settings.data_dir.clone();
+        files.create_dir(&dir)?;
+        let lock = lock_folder(&dir)?;
+        check_format(&files, &dir)?;
+        let scratch = dir.join("scratch");
+        files.remove_dir(&scratch)?;
+        files.create_dir(&scratch)?;
+
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .thread_name("weir-subtask")
+            .worker_threads(cores)
+            .max_blocking_threads(64)
+            .enable_all()
+            .build()
+            .map_err(|e| Error::io("start threads", &e))?;
+        let spawner = Spawner::new(runtime.handle().clone());
+
+        // RocksDB's share is a cache with its write buffers in it; queries have a pool of their own; the rest is for operators and versions.
+        let rocks_bytes = settings.memory * 2 / 5;
+        let rocks = Arc::new(SharedRocks::new(rocks_bytes, rocks_bytes / 2)?);
+        let memory = MemoryPool::new(settings.memory - rocks_bytes - settings.memory / QUERY_SHARE);
+
+        let (store, manifests) = CheckpointStore::open(files.clone(), &dir.join("checkpoints"))?;
+        let store = Arc::new(store);
+        let log_settings = LogSettings { limit_bytes: settings.log_limit as u64, ..LogSettings::default() };
+        let (log, recovered) = EngineLog::open(files.clone(), &dir, log_settings)?;
+        if recovered.cut_bytes > 0 {
+            tracing::info!(bytes = recovered.cut_bytes, "cut what a power loss tore at the end of the engine log");
+        }
+        let random = Arc::new(parking_lot::Mutex::new(random));
+        let build = BuildContext {
+            files: files.clone(),
+            store: store.clone(),
+            rocks,
+            state_backend: settings.state_backend,
+            memory: memory.clone(),
+            spawner: spawner.clone(),
+            scratch: scratch.clone(),
+            random,
+            retained_barriers: settings.retained_barriers,
+        };
+        let newest = manifests.last().cloned().unwrap_or_default();
+        let tables = open_tables(&build, &log, &recovered, &newest, settings.max_row_bytes)?;
+        let numbers = BarrierNumbers::open(files, &dir)?;
+
+        let catalog = log.catalog();
+        let settings = Arc::new(RwLock::new(settings));
+        let views = Arc::new(RwLock::new(HashMap::default()));
+        let board = Arc::new(RwLock::new(StatusBoard::default()));
+        let context = ManagerContext {
+            settings: settings.clone(),
+            clock: clock.clone(),
+            spawner: spawner.clone(),
+            build,
+            log: log.clone(),
+            tables: tables.clone(),
+            views: views.clone(),
+            board: board.clone(),
+            start_commit: log.end(),
+            numbers,
+        };
+        let jobs = catalog
+            .objects()
+            .filter_map(|object| match object.as_ref() {
+                Object::Job(job) => Some((Arc::new(job.clone()), plan_job(&catalog, job).map(Arc::new))),
+                _ => None,
+            })
+            .collect();
+        let entered = runtime.enter();
+        let (mut manager, sender, events) = Manager::new(context, manifests);
+        manager.start_existing(jobs);
+        spawner.spawn(manager.run(events));
+        drop(entered);
+        Ok(Arc::new(Engine {
+            settings,
+            clock,
+            log,
+            tables,
+            views,
+            board,
+            manager: sender,
+            memory,
+            ddl: tokio::sync::Mutex::new(()),
+            runtime: parking_lot::Mutex::new(Some(runtime)),
+            _lock: lock,
+        }))
+    }
+
+    /// The catalog as of the last commit.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.log.catalog()
+    }
+
+    /// The stored tables.
+    pub fn tables(&self) -> &Arc<Tables> {
+        &self.tables
+    }
+
+    /// The engine's clock.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The pool that caches, versions and buffers share.
+    pub fn memory(&self) -> &Arc<MemoryPool> {
+        &self.memory
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> Settings {
+        self.settings.read().clone()
+    }
+
+    /// Changes a setting of the running engine. Errors: `55P02` for one that can be changed only at start.
+    pub fn set(&self, name: &str, value: &str) -> Result<()> {
+        if Settings::info(name).is_some_and(|info| info.at_start) {
+            return Err(Error::new(
+                SqlState::parse("55P02").unwrap_or(SqlState::INTERNAL_ERROR),
+                format!("parameter \"{name}\" cannot be changed without restarting the server"),
+            ));
+        }
+        self.settings.write().set(name, value)?;
+        // The manager looks at the settings anew.
+        self.tell(Event::WantBarrier)
+    }
+
+    /// What the system views show.
+    pub fn board(&self) -> &Arc<RwLock<StatusBoard>> {
+        &self.board
+    }
+
+    /// The commit that the log ends with.
+    pub fn end(&self) -> CommitSeq {
+        self.log.end()
+    }
+
+    fn tell(&self, event: Event) -> Result<()> {
+        self.manager.send(event).map_err(|_| shutting_down())
+    }
+
+    /// Makes `transaction` durable and visible. Its catalog changes take effect with it: `new_jobs`, for the jobs among them, are started, and jobs that
+    /// it drops are stopped before this returns.
+    ///
+    /// Errors: `40001` where rows changed meanwhile, `53100` and `58030` where the disk refuses, and what does not fit the catalog any more.
+    pub async fn commit(&self, transaction: Transaction, new_jobs: Vec<NewJob>) -> Result<Committed> {
+        let changes_catalog = transaction.changes_catalog();
+        let _ddl = if changes_catalog { Some(self.ddl.lock().await) } else { None };
+        let before = self.catalog();
+        let Some(seq) = transaction.commit().await? else {
+            return Ok(Committed { seq: self.log.end(), started: Vec::new() });
+        };
+        if changes_catalog {
+            let after = self.catalog();
+            let dropped: Vec<ObjectId> = before
+                .objects()
+                .filter(|object| matches!(object.as_ref(), Object::Job(_)) && after.get_id(object.id()).is_none())
+                .map(|object| object.id())
+                .collect();
+            if !dropped.is_empty() {
+                let (done, told) = oneshot::channel();
+                self.tell(Event::Drop { jobs: dropped, done })?;
+                told.await.map_err(|_| shutting_down())?;
+            }
+        }
+        self.tell(Event::Committed)?;
+        let mut started = Vec::new();
+        for NewJob { job, graph } in new_jobs {
+            let (published, told) = oneshot::channel();
+            self.tell(Event::Create { job: job.clone(), graph, published: Some(published) })?;
+            started.push((job, told));
+        }
+        Ok(Committed { seq, started })
+    }
+
+    /// A consistent cut through the views named and the stored tables: the newest barrier that all of the views still have, or, without views, the last
+    /// commit. Waits where there is none yet, at most `timeout`; the error (`57014`) names the view that lags.
+    pub async fn read(&self, views: &[ObjectId], transaction: Option<&Transaction>, timeout: Duration) -> Result<ReadCut> {
+        let handles: Vec<Arc<ViewHandle>> = {
+            let known = self.views.read();
+            views
+                .iter()
+                .map(|id| known.get(id).cloned().ok_or_else(|| Error::internal(format!("view {id} does not run"))))
+                .collect::<Result<_>>()?
+        };
+        if handles.is_empty() {
+            let tables = match transaction {
+                Some(transaction) => transaction.snapshot(),
+                None => self.tables.latest()?,
+            };
+            return Ok(ReadCut { commit: tables.seq(), barrier: None, views: HashMap::default(), tables });
+        }
+        let mut changes: Vec<_> = handles.iter().map(|handle| handle.subscribe()).collect();
+        let deadline = tokio::time::Instant::now() + timeout;
+        loop {
+            for change in &mut changes {
+                change.mark_unchanged();
+            }
+            let readable: Vec<Vec<Published>> = handles.iter().map(|handle| handle.readable()).collect::<Result<_>>()?;
+            let common = readable[0].iter().rev().find(|candidate| readable[1..].iter().all(|other| other.contains(candidate))).copied();
+            // A transaction that has written sees its own rows; they are in no view yet.
+            let own = transaction.filter(|transaction| !transaction.is_empty()).map(Transaction::snapshot);
+            if let Some(cut) = common
+                && let Some(tables) = own.or_else(|| self.tables.snapshot(cut.commit).ok())
+            {
+                let mut views = HashMap::default();
+                for handle in &handles {
+                    if let Some(snapshots) = handle.open(cut.barrier) {
+                        views.insert(handle.id, (handle.clone(), snapshots));
+                    }
+                }
+                if views.len() == handles.iter().map(|handle| handle.id).collect::<std::collections::BTreeSet<_>>().len() {
+                    return Ok(ReadCut { commit: cut.commit, barrier: Some(cut.barrier), views, tables });
+                }
+                continue; // A version went away between the two looks: look again.
+            }
+            self.tell(Event::WantBarrier)?;
+            let waited = tokio::time::timeout_at(deadline, async {
+                let any = changes.iter_mut().map(|change| Box::pin(change.changed()));
+                let _ = futures::future::select_all(any).await;
+            });
+            if waited.await.is_err() {
+                let laggard = handles
+                    .iter()
+                    .zip(&readable)
+                    .min_by_key(|(_, readable)| readable.last().map_or(0, |last| last.barrier))
+                    .map_or("", |(handle, _)| handle.name.as_str());
+                return Err(Error::new(SqlState::QUERY_CANCELED, format!("canceling statement: view \"{laggard}\" has not caught up"))
+                    .with_detail(format!("The statement waited for {} s.", timeout.as_secs_f64())));
+            }
+        }
+    }
+
+    /// Returns when every running view covers everything committed before the call. An error where a job was stopped by one.
+    pub async fn flush(&self) -> Result<()> {
+        let (done, told) = oneshot::channel();
+        self.tell(Event::Flush { done })?;
+        told.await.map_err(|_| shutting_down())?
+    }
+
+    /// Returns when a checkpoint that covers everything committed before the call is complete.
+    pub async fn checkpoint(&self) -> Result<()> {
+        let (done, told) = oneshot::channel();
+        self.tell(Event::Checkpoint { done })?;
+        told.await.map_err(|_| shutting_down())?
+    }
+
+    /// Rebuilds a job that was stopped by an error; returns when it has published again.
+    pub async fn resume(&self, job: ObjectId) -> Result<()> {
+        let (done, told) = oneshot::channel();
+        self.tell(Event::Resume { job, done })?;
+        told.await.map_err(|_| shutting_down())?
+    }
+
+    /// Returns when a bounded job has written its whole result and its last checkpoint is complete.
+    pub async fn wait_finished(&self, job: ObjectId) -> Result<()> {
+        let (done, told) = oneshot::channel();
+        self.tell(Event::WaitFinished { job, done })?;
+        told.await.map_err(|_| shutting_down())?
+    }
+
+    /// Whether all sources of a job come to an end by themselves.
+    pub fn is_bounded(&self, job: &Job) -> Result<bool> {
+        if matches!(job.kind, JobKind::MaterializedView { .. }) {
+            return Ok(false);
+        }
+        let catalog = self.catalog();
+        for input in &job.inputs {
+            match catalog.get_id(*input).map(Arc::as_ref) {
+                Some(Object::ConnectorTable(table)) if crate::sources::connector::is_bounded(table)? => {}
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// A last checkpoint, then the end of all jobs. The engine can't be used afterwards.
+    pub async fn shutdown(&self) {
+        let (done, told) = oneshot::channel();
+        if self.tell(Event::Shutdown { done }).is_ok() {
+            let _ = told.await;
+        }
+        let runtime = self.runtime.lock().take();
+        if let Some(runtime) = runtime {
+            // State backends close with their subtasks.
+            let closed = tokio::task::spawn_blocking(move || runtime.shutdown_timeout(Duration::from_secs(10)));
+            if closed.await.is_err() {
+                tracing::warn!("the subtasks did not end");
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.lock().take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn shutting_down() -> Error {
+    Error::new(SqlState::ADMIN_SHUTDOWN, "the server is shutting down")
+}
+
+/// Keeps other processes out of the folder.
+fn lock_folder(dir: &Path) -> Result<std::fs::File> {
+    let path = dir.join("LOCK");
+    let failed = |e: &std::io::Error| Error::io(format!("lock \"{}\"", path.display()), e);
+    let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(|e| failed(&e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(Error::new(
+            SqlState::parse("55006").unwrap_or(SqlState::IO_ERROR),
+            format!("data folder \"{}\" is in use by another process", dir.display()),
+        )),
+        Err(std::fs::TryLockError::Error(e)) => Err(failed(&e)),
+    }
+}
+
+/// The format of the data folder as a whole.
+const FORMAT: &str = "weir-data 1\n";
+
+fn check_format(files: &FilesRef, dir: &Path) -> Result<()> {
+    let path = dir.join("FORMAT");
+    if files.exists(&path) {
+        let found = files.read(&path)?;
+        if found != FORMAT.as_bytes() {
+            return Err(Error::corrupted(format!("data folder \"{}\" has another format than this weir's", dir.display()))
+                .with_detail(format!("Its FORMAT is {:?}; this weir writes {FORMAT:?}.", String::from_utf8_lossy(&found))));
+        }
+        return Ok(());
+    }
+    let temporary = dir.join("FORMAT.tmp");
+    files.write(&temporary, FORMAT.as_bytes())?;
+    files.rename(&temporary, &path)?;
+    files.sync_dir(dir)
+}
+
+/// The stored tables: their rows as of the newest checkpoint, and the log from there on.
+fn open_tables(
+    build: &BuildContext,
+    log: &EngineLog,
+    recovered: &Recovered,
+    newest: &Manifest,
+    max_row_bytes: usize,
+) -> Result<Arc<Tables>> {
+    let dir = build.scratch.join("tables");
+    let mut parts = Vec::new();
+    let mut base = 0;
+    if let Some(tables) = &newest.tables {
+        let into = build.scratch.join("tables-restored");
+        build.store.fetch(&tables.part, &into)?;
+        parts.push(RestorePart { dir: into, range: tables.part.range });
+        base = tables.commit;
+    }
+    let backend: Box<dyn StateBackend> = match build.state_backend {
+        StateBackendKind::RocksDb => Box::new(RocksBackend::open(&build.rocks, &dir, &parts, KeyGroupRange::ALL)?),
+        StateBackendKind::Memory => Box::new(MemoryBackend::restore(&parts, KeyGroupRange::ALL)?),
+    };
+    for part in &parts {
+        build.files.remove_dir(&part.dir)?;
+    }
+    Tables::open(log.clone(), recovered, backend, base, TablesSettings { max_row_bytes, ..TablesSettings::default() })
+}

@@ -1,0 +1,19 @@
+//! Who decides: from a stream graph to running subtasks, the barrier clock, checkpoints, restarts, and what clients read.
+//!
+//! ```text
+//!   Engine (commits, reads, DDL) ──▶ Manager (one task: barriers, checkpoints, life cycle) ──▶ subtasks
+//!                                        ▲                                                       │
+//!                                        └────────────────────── events ─────────────────────────┘
+//! ```
+
+pub mod build;
+pub mod engine;
+pub mod feed;
+pub mod manager;
+pub mod numbers;
+pub mod plan;
+pub mod settings;
+pub mod status;
+pub mod view;
+
+pub use engine::Engine;

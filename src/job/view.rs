@@ -1,0 +1,133 @@
+//! What clients read of a view: the versions that its root subtasks publish.
+//!
+//! # Invariants
+//! - A version is offered only once every root subtask has it.
+//! - While a job restarts, the versions of its former run stay; a new run takes over when it has published a version of its own.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use tokio::sync::watch;
+use weir_catalog::{Error, ObjectId, Result};
+
+use crate::operators::materialize::RowLayout;
+use crate::state::StateSnapshot;
+use crate::state::versions::Versions;
+use crate::stream::{BarrierNumber, CommitSeq};
+
+/// A barrier that a view has published, and the commit at which it cut the engine log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Published {
+    pub barrier: BarrierNumber,
+    pub commit: CommitSeq,
+}
+
+/// A materialized view as clients see it.
+pub struct ViewHandle {
+    pub id: ObjectId,
+    pub name: String,
+    pub layout: Arc<RowLayout>,
+    state: RwLock<State>,
+    /// Counts changes of `state`, for those who wait for one.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    current: Option<Run>,
+    next: Option<Run>,
+    /// Why the view shows nothing new any more.
+    failed: Option<Error>,
+    /// A version is shown only from this commit on: what the log held when the process started.
+    min_commit: CommitSeq,
+}
+
+struct Run {
+    run: u64,
+    versions: Vec<Arc<Versions>>,
+    published: VecDeque<Published>,
+}
+
+/// How many published barriers are remembered.
+const REMEMBERED: usize = 256;
+
+impl ViewHandle {
+    /// A view of which nothing was published yet. Nothing is shown before `min_commit` is covered.
+    pub fn new(id: ObjectId, name: String, layout: Arc<RowLayout>, min_commit: CommitSeq) -> ViewHandle {
+        ViewHandle { id, name, layout, state: RwLock::new(State { min_commit, ..State::default() }), changed: watch::Sender::new(0) }
+    }
+
+    /// A new run begins; what it writes is in `versions`, one for each root subtask.
+    pub fn begin_run(&self, run: u64, versions: Vec<Arc<Versions>>) {
+        let mut state = self.state.write();
+        state.next = Some(Run { run, versions, published: VecDeque::new() });
+    }
+
+    /// All root subtasks of `run` have finished a barrier.
+    pub fn publish(&self, run: u64, published: Published) {
+        {
+            let mut state = self.state.write();
+            if state.next.as_ref().is_some_and(|next| next.run == run) {
+                let former = state.current.as_ref().and_then(|current| current.published.back()).map_or(0, |last| last.commit);
+                if published.commit < former.max(state.min_commit) {
+                    return;
+                }
+                state.current = state.next.take();
+            }
+            let min_commit = state.min_commit;
+            let Some(current) = state.current.as_mut().filter(|current| current.run == run) else { return };
+            if published.commit < min_commit {
+                return;
+            }
+            current.published.push_back(published);
+            if current.published.len() > REMEMBERED {
+                current.published.pop_front();
+            }
+            state.failed = None;
+        }
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// The job was stopped with an error: readers get it.
+    pub fn fail(&self, error: Error) {
+        self.state.write().failed = Some(error);
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// The job is about to run again after it was stopped: readers wait for what it publishes, and what its former run published is gone.
+    pub fn revive(&self) {
+        let mut state = self.state.write();
+        state.failed = None;
+        state.current = None;
+    }
+
+    /// Tells of each change of what can be read.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// The barriers whose versions can be read, oldest first. An error where the view's job was stopped with one.
+    pub fn readable(&self) -> Result<Vec<Published>> {
+        let state = self.state.read();
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        let Some(run) = &state.current else { return Ok(Vec::new()) };
+        let oldest = run.versions.iter().map(|versions| versions.range().0).max().unwrap_or(0);
+        Ok(run.published.iter().filter(|published| published.barrier >= oldest).copied().collect())
+    }
+
+    /// The rows as of a barrier, one snapshot a root subtask; `None` where that version is gone.
+    pub fn open(&self, barrier: BarrierNumber) -> Option<Vec<Arc<dyn StateSnapshot>>> {
+        let state = self.state.read();
+        let run = state.current.as_ref()?;
+        run.versions.iter().map(|versions| versions.open(barrier).map(|snapshot| snapshot as Arc<dyn StateSnapshot>)).collect()
+    }
+
+    /// The root subtasks' versions of the run under way, for readers that join it.
+    pub fn running_versions(&self) -> Option<Vec<Arc<Versions>>> {
+        let state = self.state.read();
+        state.next.as_ref().or(state.current.as_ref()).map(|run| run.versions.clone())
+    }
+}

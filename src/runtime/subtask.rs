@@ -1,0 +1,407 @@
+//! The subtask loop: takes elements in, calls the chain, aligns barriers, takes snapshots and reports.
+//!
+//! # Invariants
+//! - Barriers leave a subtask in the order of their numbers, each after everything of its epoch.
+//! - At a checkpoint barrier the snapshot is taken after the barrier was sent on and before any later element is looked at.
+//! - What happens in a subtask is told to the job manager as [`SubtaskEvent`]s; the manager never waits for a subtask and a subtask never for the manager.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use weir_catalog::{Error, ObjectId, Result};
+
+use super::chain::Chain;
+use super::exchange::OutputEdge;
+use super::inbox::Inbox;
+use super::metrics;
+use crate::checkpoint::snapshot::{SnapshotTaker, SubtaskSnapshot};
+use crate::seams::clock::{Clock, Stopwatch};
+use crate::sources::{Source, SourceEvent, SplitState};
+use crate::state::memory_pool::Reservation;
+use crate::stream::{Barrier, BarrierNumber, Batch, CommitSeq, Element};
+
+/// The rows that a source is asked for at a time.
+pub const SOURCE_BATCH_ROWS: usize = 8192;
+
+/// One run of one subtask of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SubtaskId {
+    pub job: ObjectId,
+    /// Which run of the job: events of a former run are stale.
+    pub run: u64,
+    /// Which chain of the job.
+    pub chain: usize,
+    pub subtask: usize,
+}
+
+/// What a subtask tells the job manager.
+#[derive(Debug)]
+pub enum SubtaskEvent {
+    /// A root subtask has finished a barrier: what its epoch changed is there.
+    Collected { id: SubtaskId, barrier: BarrierNumber },
+    /// A subtask's part of a checkpoint is stored.
+    Snapshot { id: SubtaskId, barrier: BarrierNumber, snapshot: SubtaskSnapshot },
+    /// A subtask's part of a checkpoint could not be stored; the subtask goes on.
+    SnapshotFailed { id: SubtaskId, barrier: BarrierNumber, error: Error },
+    /// A source has sent all rows as of the barrier it was attached at.
+    Backfilled { id: SubtaskId },
+    /// A source has sent everything it will ever send.
+    SourceEnded { id: SubtaskId },
+    /// The subtask ended with an error.
+    Failed { id: SubtaskId, error: Error },
+}
+
+/// What every subtask has.
+pub struct SubtaskContext {
+    pub id: SubtaskId,
+    pub chain: Chain,
+    /// Whether this is a root subtask, whose barriers are collected.
+    pub root: bool,
+    pub snapshots: SnapshotTaker,
+    pub events: mpsc::UnboundedSender<SubtaskEvent>,
+    pub clock: Clock,
+    /// What its stateful operators hold of the memory pool, together.
+    pub memory: Reservation,
+    /// Readers of a view that join at a barrier, given to its root subtasks.
+    pub attachments: Option<Attachments>,
+    /// Where the subtask is restored together with others: it begins when this turns true.
+    pub gate: Option<watch::Receiver<bool>>,
+}
+
+/// A reader that joins a view's root subtask at a barrier.
+#[derive(Debug)]
+pub struct Attachment {
+    /// From after this barrier on it gets the changes; 0: from the subtask's first row on.
+    pub barrier: BarrierNumber,
+    pub edge: OutputEdge,
+    /// Told once the edge stands; the view's rows as of `barrier` are the reader's to scan.
+    pub attached: Option<oneshot::Sender<BarrierNumber>>,
+}
+
+/// Where the manager leaves [`Attachment`]s for a root subtask.
+pub type Attachments = Arc<parking_lot::Mutex<Vec<Attachment>>>;
+
+/// A source of rows that are kept by weir itself: a stored table's, with its log, or a view's.
+pub trait Feed: Send {
+    /// The next rows as of the barrier at which it was attached; `None` when all have been given.
+    fn next_backfill(&mut self, max_rows: usize) -> Result<Option<Batch>>;
+    /// The next changes after the last cut, up to `commit` inclusive; `None` when all have been given.
+    fn next_changes(&mut self, commit: CommitSeq) -> Result<Option<Batch>>;
+}
+
+/// Where a source chain's rows come from.
+pub enum Head {
+    /// A connector.
+    Connector { source: Box<dyn Source>, barriers: mpsc::UnboundedReceiver<Arc<Barrier>> },
+    /// A stored table: rows as of the attachment, then the log cut at each barrier's commit.
+    Table { feed: Box<dyn Feed>, backfill: bool, barriers: mpsc::UnboundedReceiver<Arc<Barrier>> },
+    /// A view: its changes and barriers come through the inbox; with a backfill, its rows as of the attachment beside them.
+    View { inbox: Inbox, backfill: Option<ViewBackfill>, project: ViewProjection },
+    /// Edges from other chains.
+    Inputs { inbox: Inbox },
+}
+
+/// Picks a view scan's columns out of the view's rows.
+pub struct ViewProjection(pub Vec<usize>);
+
+impl ViewProjection {
+    fn apply(&self, batch: Batch) -> Result<Batch> {
+        let rows = batch.rows.project(&self.0).map_err(crate::operators::error::from_arrow)?;
+        Ok(Batch { rows, kinds: batch.kinds })
+    }
+}
+
+/// How a reader of a view catches up.
+pub struct ViewBackfill {
+    /// Tells at which barrier the view's subtask attached the edge.
+    pub attached: oneshot::Receiver<BarrierNumber>,
+    /// Opens the view's rows as of that barrier.
+    pub open: Box<dyn FnOnce(BarrierNumber) -> Result<Box<dyn Feed>> + Send>,
+    /// Barriers below this are swallowed; the manager sets it once all sources of the job have caught up.
+    pub live_from: Arc<AtomicU64>,
+}
+
+/// Runs a subtask to its end; an error is reported as [`SubtaskEvent::Failed`].
+pub async fn run(mut context: SubtaskContext, head: Head) {
+    let id = context.id;
+    let events = context.events.clone();
+    if let Some(mut gate) = context.gate.take()
+        && gate.wait_for(|open| *open).await.is_err()
+    {
+        return; // The start was given up.
+    }
+    if let Some(attachments) = &context.attachments {
+        let mut waiting = attachments.lock();
+        let (due, later): (Vec<_>, Vec<_>) = waiting.drain(..).partition(|attachment| attachment.barrier == 0);
+        *waiting = later;
+        due.into_iter().for_each(|attachment| context.chain.add_edge(attachment.edge));
+    }
+    let ended = match head {
+        Head::Connector { source, barriers } => run_connector(&mut context, source, barriers).await,
+        Head::Table { feed, backfill, barriers } => run_table(&mut context, feed, backfill, barriers).await,
+        Head::View { inbox, backfill, project } => run_view(&mut context, inbox, backfill, project).await,
+        Head::Inputs { inbox } => run_inputs(&mut context, inbox).await,
+    };
+    if let Err(error) = ended {
+        // The manager may be gone already; then nobody needs to know.
+        let _ = events.send(SubtaskEvent::Failed { id, error });
+    }
+}
+
+impl SubtaskContext {
+    fn tell(&self, event: SubtaskEvent) {
+        let _ = self.events.send(event);
+    }
+
+    async fn process(&mut self, input: usize, batch: Batch) -> Result<()> {
+        self.chain.process(input, batch).await?;
+        self.check_memory().await
+    }
+
+    /// Accounts for the operators' memory, and has them shrink where the pool asks for it.
+    async fn check_memory(&mut self) -> Result<()> {
+        let total = self.measure();
+        if total == 0 {
+            return Ok(());
+        }
+        self.memory.resize(total);
+        if let Some(target) = self.memory.shrink_target() {
+            self.chain.shrink(total, target).await?;
+            let total = self.measure();
+            self.memory.resize(total);
+        }
+        Ok(())
+    }
+
+    fn measure(&mut self) -> usize {
+        let mut total = 0;
+        for chained in self.chain.operators_mut() {
+            if let Some(stateful) = chained.operator.stateful() {
+                let bytes = stateful.memory_bytes();
+                metrics::set(&chained.metrics.memory_bytes, bytes as u64);
+                total += bytes;
+            }
+        }
+        total
+    }
+
+    /// Everything that a barrier asks of the subtask. Returns true where the subtask ends with it.
+    async fn on_barrier(&mut self, barrier: &Arc<Barrier>, splits: Option<Vec<SplitState>>) -> Result<bool> {
+        self.chain.on_barrier(barrier).await?;
+        self.check_memory().await?;
+        if let Some(attachments) = &self.attachments {
+            let due: Vec<Attachment> = {
+                let mut waiting = attachments.lock();
+                let (due, later) = waiting.drain(..).partition(|attachment| attachment.barrier <= barrier.number);
+                *waiting = later;
+                due
+            };
+            // The barrier is older than the reader: it goes to the edges that were there before.
+            self.chain.forward(Element::Barrier(barrier.clone())).await?;
+            for attachment in due {
+                self.chain.add_edge(attachment.edge);
+                if let Some(attached) = attachment.attached {
+                    let _ = attached.send(barrier.number);
+                }
+            }
+        } else {
+            self.chain.forward(Element::Barrier(barrier.clone())).await?;
+        }
+        if self.root {
+            self.tell(SubtaskEvent::Collected { id: self.id, barrier: barrier.number });
+        }
+        if barrier.checkpoint && self.snapshots.has_state() {
+            let started = self.snapshots.take(&mut self.chain, splits, barrier.number);
+            match started {
+                Ok(storing) => {
+                    let (id, number, events) = (self.id, barrier.number, self.events.clone());
+                    storing.finish(move |stored| {
+                        let event = match stored {
+                            Ok(snapshot) => SubtaskEvent::Snapshot { id, barrier: number, snapshot },
+                            Err(error) => SubtaskEvent::SnapshotFailed { id, barrier: number, error },
+                        };
+                        let _ = events.send(event);
+                    });
+                }
+                Err(error) => self.tell(SubtaskEvent::SnapshotFailed { id: self.id, barrier: barrier.number, error }),
+            }
+        }
+        Ok(barrier.stop)
+    }
+}
+
+async fn run_connector(
+    context: &mut SubtaskContext,
+    mut source: Box<dyn Source>,
+    mut barriers: mpsc::UnboundedReceiver<Arc<Barrier>>,
+) -> Result<()> {
+    let mut ended = false;
+    // A connector has no rows to catch up with: it is where it should be from the start.
+    context.tell(SubtaskEvent::Backfilled { id: context.id });
+    loop {
+        match barriers.try_recv() {
+            Ok(barrier) => {
+                let splits = barrier.checkpoint.then(|| source.splits());
+                if context.on_barrier(&barrier, splits).await? {
+                    return Ok(());
+                }
+                continue;
+            }
+            Err(mpsc::error::TryRecvError::Disconnected) => return Ok(()),
+            Err(mpsc::error::TryRecvError::Empty) => {}
+        }
+        let wait_us = if ended {
+            None
+        } else {
+            let stopwatch = Stopwatch::start();
+            let event = source.poll(SOURCE_BATCH_ROWS, context.clock.now_us())?;
+            metrics::add(&context.chain.metrics().busy_us, stopwatch.elapsed().as_micros() as u64);
+            match event {
+                SourceEvent::Batch(batch) => {
+                    context.chain.metrics().new_rows.store(true, Ordering::Relaxed);
+                    context.process(0, batch).await?;
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+                SourceEvent::Wait(us) => Some(us),
+                SourceEvent::End => {
+                    ended = true;
+                    context.chain.metrics().new_rows.store(true, Ordering::Relaxed);
+                    context.tell(SubtaskEvent::SourceEnded { id: context.id });
+                    None
+                }
+            }
+        };
+        let barrier = match wait_us {
+            None => barriers.recv().await,
+            Some(us) => match tokio::time::timeout(Duration::from_micros(us), barriers.recv()).await {
+                Ok(barrier) => barrier,
+                Err(_elapsed) => continue,
+            },
+        };
+        match barrier {
+            None => return Ok(()),
+            Some(barrier) => {
+                let splits = barrier.checkpoint.then(|| source.splits());
+                if context.on_barrier(&barrier, splits).await? {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+async fn run_table(
+    context: &mut SubtaskContext,
+    mut feed: Box<dyn Feed>,
+    backfill: bool,
+    mut barriers: mpsc::UnboundedReceiver<Arc<Barrier>>,
+) -> Result<()> {
+    if backfill {
+        while let Some(batch) = feed.next_backfill(SOURCE_BATCH_ROWS)? {
+            context.process(0, batch).await?;
+            tokio::task::yield_now().await;
+        }
+    }
+    context.tell(SubtaskEvent::Backfilled { id: context.id });
+    while let Some(barrier) = barriers.recv().await {
+        while let Some(batch) = feed.next_changes(barrier.commit)? {
+            context.process(0, batch).await?;
+            tokio::task::yield_now().await;
+        }
+        if context.on_barrier(&barrier, None).await? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn run_view(context: &mut SubtaskContext, inbox: Inbox, backfill: Option<ViewBackfill>, project: ViewProjection) -> Result<()> {
+    let mut feed: Option<Box<dyn Feed>> = None;
+    let mut live_from = None;
+    if let Some(backfill) = backfill {
+        let barrier = backfill.attached.await.map_err(|_| super::exchange::receiver_gone())?;
+        feed = Some((backfill.open)(barrier)?);
+        live_from = Some(backfill.live_from);
+    } else {
+        context.tell(SubtaskEvent::Backfilled { id: context.id });
+    }
+    loop {
+        // Changes go first, so that a long backfill holds up the view as little as it can.
+        let element = match &mut feed {
+            None => Some(inbox.recv(&[false]).await.1),
+            Some(rows) => match inbox.try_recv(&[false]) {
+                Some((_, element)) => Some(element),
+                None => {
+                    match rows.next_backfill(SOURCE_BATCH_ROWS)? {
+                        Some(batch) => context.process(0, batch).await?,
+                        None => {
+                            feed = None;
+                            context.tell(SubtaskEvent::Backfilled { id: context.id });
+                        }
+                    }
+                    tokio::task::yield_now().await;
+                    None
+                }
+            },
+        };
+        match element {
+            None => {}
+            Some(Element::Batch(batch)) => context.process(0, project.apply(batch)?).await?,
+            Some(Element::Barrier(barrier)) => {
+                let live = live_from.as_ref().is_none_or(|from: &Arc<AtomicU64>| barrier.number >= from.load(Ordering::SeqCst));
+                if live && context.on_barrier(&barrier, None).await? {
+                    return Ok(());
+                }
+            }
+            Some(element @ (Element::Watermark(_) | Element::Idle)) => context.chain.forward(element).await?,
+            Some(Element::End) => return Ok(()),
+        }
+    }
+}
+
+async fn run_inputs(context: &mut SubtaskContext, inbox: Inbox) -> Result<()> {
+    let inputs = inbox.inputs();
+    let mut blocked = vec![false; inputs];
+    let mut ended = vec![false; inputs];
+    let mut aligning: Option<(Arc<Barrier>, Stopwatch)> = None;
+    loop {
+        let (input, element) = inbox.recv(&blocked).await;
+        match element {
+            Element::Batch(batch) => context.process(input, batch).await?,
+            Element::Barrier(barrier) => {
+                match &aligning {
+                    None => aligning = Some((barrier, Stopwatch::start())),
+                    Some((first, _)) if first.number != barrier.number => {
+                        return Err(Error::internal(format!(
+                            "barrier {} came on an input while barrier {} was being aligned",
+                            barrier.number, first.number
+                        )));
+                    }
+                    Some(_) => {}
+                }
+                blocked[input] = true;
+            }
+            Element::End => {
+                ended[input] = true;
+                blocked[input] = true;
+                if ended.iter().all(|ended| *ended) {
+                    context.chain.forward(Element::End).await?;
+                    return Ok(());
+                }
+            }
+            Element::Watermark(_) | Element::Idle => {}
+        }
+        if blocked.iter().all(|blocked| *blocked)
+            && let Some((barrier, stopwatch)) = aligning.take()
+        {
+            metrics::set(&context.chain.metrics().alignment_us, stopwatch.elapsed().as_micros() as u64);
+            if context.on_barrier(&barrier, None).await? {
+                return Ok(());
+            }
+            blocked.copy_from_slice(&ended);
+        }
+    }
+}
