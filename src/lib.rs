@@ -24,8 +24,15 @@
 //! | [`server`] | who asks |
 //! | [`shell`] | the REPL |
 
+pub mod checkpoint;
+pub mod job;
+pub mod log;
 pub mod operators;
+pub mod runtime;
 pub mod seams;
+pub mod server;
+pub mod shell;
+pub mod sinks;
 pub mod sources;
 pub mod state;
 pub mod stream;

@@ -1,1 +1,195 @@
-fn main() {}
+//! The `weir` binary: server, shell and script runner.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Args, Parser, Subcommand};
+use weir::job::Engine;
+use weir::job::engine::Seams;
+use weir::job::settings::{SETTINGS, Settings};
+use weir::server::pg;
+use weir::shell;
+use weir_catalog::{Error, Result};
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Stateful stream processing with SQL.
+#[derive(Debug, Parser)]
+#[command(version, about, long_about = None)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve clients over the PostgreSQL wire protocol.
+    Serve {
+        /// The address to listen on; port 0 takes any that is free.
+        #[arg(long, env = "WEIR_LISTEN", default_value = "127.0.0.1:5480")]
+        listen: SocketAddr,
+    },
+    /// The shell on a running server.
+    Sql {
+        /// Where the server is.
+        #[arg(default_value = "postgres://weir@127.0.0.1:5480/weir")]
+        url: String,
+        /// Run this and leave, instead of reading statements.
+        #[arg(short, long)]
+        command: Option<String>,
+    },
+    /// Run a script, wait until its bounded jobs have finished, and print what its queries return.
+    Run {
+        /// The script.
+        file: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct EngineArgs {
+    /// The data folder. Without one, `serve` uses ./weir-data, and the shell and `run` a folder that goes when they end.
+    #[arg(long, global = true, env = "WEIR_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// A setting, as NAME=VALUE; also read from WEIR_<NAME>. Can be repeated.
+    #[arg(long = "set", global = true, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+}
+
+impl EngineArgs {
+    /// The settings: defaults, then the environment, then flags.
+    fn settings(&self, data_dir: PathBuf) -> Result<Settings> {
+        let mut settings = Settings::new(data_dir)?;
+        for info in SETTINGS {
+            let variable = format!("WEIR_{}", info.name.to_uppercase());
+            if let Ok(value) = std::env::var(&variable) {
+                settings.set(info.name, &value)?;
+            }
+        }
+        for pair in &self.set {
+            let (name, value) = pair.split_once('=').ok_or_else(|| {
+                Error::new(weir_catalog::SqlState::INVALID_PARAMETER_VALUE, format!("--set takes NAME=VALUE, not \"{pair}\""))
+            })?;
+            settings.set(name.trim(), value.trim())?;
+        }
+        Ok(settings)
+    }
+}
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("WEIR_LOG")
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,weir=info")),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("weir-server").build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("weir: could not start threads: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(run(cli));
+    runtime.shutdown_timeout(std::time::Duration::from_secs(5));
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("ERROR:  {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Result<ExitCode> {
+    match cli.command {
+        Some(Command::Serve { listen }) => {
+            let data_dir = cli.engine.data_dir.clone().unwrap_or_else(|| PathBuf::from("weir-data"));
+            // The port first: a second server fails before it touches the folder.
+            let listener = pg::listen(listen).await?;
+            let address = listener.local_addr().map_err(|e| Error::io("read the address listened on", &e))?;
+            let engine = open(cli.engine.settings(data_dir)?).await?;
+            println!("weir listening on {address}");
+            let serving = tokio::spawn(pg::serve(listener, engine.clone()));
+            wait_for_signal().await?;
+            serving.abort();
+            engine.shutdown().await;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Sql { url, command }) => shell::run(&url, command.as_deref()).await,
+        Some(Command::Run { file }) => {
+            let script = std::fs::read_to_string(&file).map_err(|e| Error::io(format!("read \"{}\"", file.display()), &e))?;
+            let folder = Folder::of(&cli.engine)?;
+            let engine = open(cli.engine.settings(folder.path.clone())?).await?;
+            let result = shell::script::run(&engine, &script).await;
+            engine.shutdown().await;
+            result
+        }
+        None => {
+            let folder = Folder::of(&cli.engine)?;
+            let engine = open(cli.engine.settings(folder.path.clone())?).await?;
+            let listener = pg::listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
+            let address = listener.local_addr().map_err(|e| Error::io("read the address listened on", &e))?;
+            let serving = tokio::spawn(pg::serve(listener, engine.clone()));
+            let result = shell::run(&format!("postgres://weir@{address}/weir"), None).await;
+            serving.abort();
+            engine.shutdown().await;
+            result
+        }
+    }
+}
+
+async fn open(settings: Settings) -> Result<Arc<Engine>> {
+    tokio::task::spawn_blocking(move || Engine::open(settings, Seams::default()))
+        .await
+        .map_err(|e| Error::internal(format!("opening the data folder failed: {e}")))?
+}
+
+async fn wait_for_signal() -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let failed = |e: std::io::Error| Error::io("wait for signals", &e);
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// A data folder, removed at the end where the user named none.
+struct Folder {
+    path: PathBuf,
+    temporary: bool,
+}
+
+impl Folder {
+    fn of(args: &EngineArgs) -> Result<Folder> {
+        if let Some(path) = &args.data_dir {
+            return Ok(Folder { path: path.clone(), temporary: false });
+        }
+        let path = std::env::temp_dir().join(format!(
+            "weir-{}-{:08x}",
+            std::process::id(),
+            weir::seams::random::Random::from_entropy().next_u64() as u32
+        ));
+        Ok(Folder { path, temporary: true })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.temporary
+            && let Err(error) = std::fs::remove_dir_all(&self.path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            eprintln!("weir: could not remove \"{}\": {error}", self.path.display());
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! CREATE, DROP and EXPLAIN.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weir_catalog::{
+    Catalog, CatalogChange, Column, ConnectorTable, Error, Job, JobKind, Object, ObjectId, Result, SqlState, StoredTable, View,
+};
+use weir_sql::QueryTarget;
+use weir_sql::graph::StreamGraph;
+use weir_sql::statement::{ColumnDefinition, DropKind, Parsed, Statement};
+
+use super::session::{Block, Reply, Session};
+use crate::job::engine::NewJob;
+use crate::sources::connector;
+
+impl Session {
+    /// Runs a statement that changes the catalog: at once, or with the COMMIT of the block that it stands in.
+    pub(super) async fn ddl(&mut self, parsed: &Parsed) -> Result<Reply> {
+        let mut own = None;
+        let block = match &mut self.block {
+            Some(block) => block,
+            None => own.insert(Block { transaction: self.engine.tables().begin()?, new_jobs: Vec::new(), failed: false }),
+        };
+        let catalog = block.transaction.catalog().clone();
+        let planned = self.plan_ddl(&catalog, parsed)?;
+        let block = match (&mut own, &mut self.block) {
+            (Some(own), _) => own,
+            (None, Some(block)) => block,
+            (None, None) => return Err(Error::internal("a transaction block is gone")),
+        };
+        for change in planned.changes {
+            if let CatalogChange::Drop(id) = &change {
+                block.new_jobs.retain(|new| new.job.id != *id);
+            }
+            block.transaction.change_catalog(change)?;
+        }
+        block.new_jobs.extend(planned.new_job);
+        if let Some(own) = own {
+            self.commit(own.transaction, own.new_jobs).await?;
+        }
+        Ok(Reply::Command(planned.tag))
+    }
+
+    fn plan_ddl(&self, catalog: &Catalog, parsed: &Parsed) -> Result<PlannedDdl> {
+        let exists = |name: &str, if_not_exists: bool| -> Result<bool> {
+            match catalog.get(name) {
+                None => Ok(false),
+                Some(_) if if_not_exists => Ok(true),
+                Some(_) => Err(Error::new(SqlState::DUPLICATE_TABLE, format!("relation \"{name}\" already exists"))),
+            }
+        };
+        match &parsed.statement {
+            Statement::CreateTable { name, if_not_exists, columns, primary_key } => {
+                if exists(name, *if_not_exists)? {
+                    return Ok(PlannedDdl::nothing("CREATE TABLE"));
+                }
+                let table = self.stored_table(catalog, name, columns, primary_key.as_deref(), &parsed.text)?;
+                Ok(PlannedDdl::create("CREATE TABLE", Object::StoredTable(table)))
+            }
+            Statement::CreateConnectorTable { name, if_not_exists, columns, options } => {
+                if exists(name, *if_not_exists)? {
+                    return Ok(PlannedDdl::nothing("CREATE TABLE"));
+                }
+                let mut options = options.clone();
+                let connector = options.remove("connector").ok_or_else(|| {
+                    Error::new(SqlState::INVALID_TABLE_DEFINITION, format!("table \"{name}\" has options, but no connector"))
+                        .with_hint("Name one: WITH (connector = '...').")
+                })?;
+                let mut table = ConnectorTable {
+                    id: self.engine.tables().next_object_id(),
+                    name: name.clone(),
+                    columns: plain_columns(name, columns)?,
+                    connector,
+                    options,
+                    sql: parsed.text.clone(),
+                };
+                table.columns = connector::validate_table(&table)?;
+                Ok(PlannedDdl::create("CREATE TABLE", Object::ConnectorTable(table)))
+            }
+            Statement::CreateView { name, or_replace, if_not_exists, columns, query, query_text } => {
+                let former = catalog.get(name).filter(|_| *or_replace).cloned();
+                if former.is_none() && exists(name, *if_not_exists)? {
+                    return Ok(PlannedDdl::nothing("CREATE VIEW"));
+                }
+                let bound = self.bind(catalog, parsed, query, Vec::new())?;
+                let mut inputs = bound.inputs.clone();
+                inputs.extend(&bound.macros);
+                let columns = named_columns(bound.columns, columns)?;
+                let mut view = View {
+                    id: self.engine.tables().next_object_id(),
+                    name: name.clone(),
+                    columns,
+                    query: query_text.clone(),
+                    sql: parsed.text.clone(),
+                    inputs,
+                };
+                let Some(former) = former else { return Ok(PlannedDdl::create("CREATE VIEW", Object::View(view))) };
+                let Object::View(old) = former.as_ref() else {
+                    return Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{name}\" is not a view")));
+                };
+                view.id = old.id;
+                let kept = old.columns.iter().zip(&view.columns).all(|(old, new)| old.name == new.name && old.ty == new.ty);
+                if !kept || view.columns.len() < old.columns.len() {
+                    return Err(Error::new(SqlState::INVALID_TABLE_DEFINITION, "cannot change or drop columns of a view by replacing it"));
+                }
+                if view.inputs.contains(&view.id) {
+                    return Err(Error::new(SqlState::INVALID_OBJECT_DEFINITION, format!("view \"{name}\" would read itself")));
+                }
+                Ok(PlannedDdl { tag: "CREATE VIEW".into(), changes: vec![CatalogChange::Replace(Object::View(view))], new_job: None })
+            }
+            Statement::CreateMaterializedView { name, if_not_exists, .. } => {
+                if exists(name, *if_not_exists)? {
+                    return Ok(PlannedDdl::nothing("CREATE MATERIALIZED VIEW"));
+                }
+                let (job, graph) = self.plan_job(catalog, parsed)?;
+                Ok(PlannedDdl::create_job("CREATE MATERIALIZED VIEW", job, graph))
+            }
+            Statement::CreateSink { name, if_not_exists, .. } => {
+                if exists(name, *if_not_exists)? {
+                    return Ok(PlannedDdl::nothing("CREATE SINK"));
+                }
+                let (job, graph) = self.plan_job(catalog, parsed)?;
+                Ok(PlannedDdl::create_job("CREATE SINK", job, graph))
+            }
+            Statement::Drop { kind, names, if_exists, cascade } => self.plan_drop(catalog, *kind, names, *if_exists, *cascade),
+            _ => Err(Error::internal("a statement that changes no catalog was taken for one that does")),
+        }
+    }
+
+    /// The job that a statement creates, and its graph. Nothing is started.
+    pub(super) fn plan_job(&self, catalog: &Catalog, parsed: &Parsed) -> Result<(Job, StreamGraph)> {
+        let id = self.engine.tables().next_object_id();
+        let settings = BTreeMap::from([("timezone".to_string(), self.variable("timezone").unwrap_or("UTC").to_string())]);
+        let (name, target, query, query_text, column_names) = match &parsed.statement {
+            Statement::CreateMaterializedView { name, columns, query, query_text, .. } => (
+                name.clone(),
+                QueryTarget::MaterializedView { name: name.clone(), columns: columns.clone() },
+                query,
+                query_text,
+                columns.clone(),
+            ),
+            Statement::CreateSink { name, options, query, query_text, .. } => {
+                let mut options = options.clone();
+                let connector = options.remove("connector").ok_or_else(|| {
+                    Error::new(SqlState::INVALID_OBJECT_DEFINITION, format!("sink \"{name}\" has no connector"))
+                        .with_hint("Name one: WITH (connector = '...').")
+                })?;
+                crate::sinks::validate_sink(&connector, &options)?;
+                (name.clone(), QueryTarget::Sink { name: name.clone(), connector, options }, query, query_text, Vec::new())
+            }
+            Statement::Insert { table, columns, source, source_text, .. } => {
+                let object = catalog
+                    .get(table)
+                    .ok_or_else(|| Error::new(SqlState::UNDEFINED_TABLE, format!("relation \"{table}\" does not exist")))?;
+                let Object::ConnectorTable(into) = object.as_ref() else {
+                    return Err(Error::internal("an INSERT into a stored table was taken for a job"));
+                };
+                crate::sinks::validate_sink(&into.connector, &into.options)?;
+                let name = format!("insert_into_{table}_{id}");
+                (name.clone(), QueryTarget::Insert { name, table: into.clone(), columns: columns.clone() }, source, source_text, Vec::new())
+            }
+            _ => return Err(Error::internal("a statement that creates no job was taken for one that does")),
+        };
+        let insert_columns = match &target {
+            QueryTarget::Insert { columns, .. } => columns.clone(),
+            _ => Vec::new(),
+        };
+        let bound = weir_sql::bind_continuous(catalog, query, &target, &settings, Some(&parsed.text))?;
+        let graph = weir_sql::plan_continuous(catalog, &bound, &target)?;
+        let root = graph.root();
+        let columns = match &target {
+            QueryTarget::MaterializedView { .. } => named_columns(bound.columns.clone(), &column_names)?,
+            _ => bound.columns.clone(),
+        };
+        let kind = match target {
+            QueryTarget::MaterializedView { .. } => {
+                JobKind::MaterializedView { key: root.upsert_key.clone(), changelog: graph.nodes[root.inputs[0].from].changelog }
+            }
+            QueryTarget::Sink { connector, options, .. } => JobKind::Sink { connector, options },
+            QueryTarget::Insert { table, .. } => JobKind::Insert { target: table.id },
+        };
+        let job = Job {
+            id,
+            name,
+            kind,
+            columns,
+            query: query_text.clone(),
+            insert_columns,
+            sql: parsed.text.clone(),
+            settings,
+            inputs: bound.inputs.clone(),
+            macros: bound.macros.clone(),
+            operators: weir_sql::operators(&graph),
+            parallelism: self.parallelism()?,
+        };
+        Ok((job, graph))
+    }
+
+    fn stored_table(
+        &self,
+        catalog: &Catalog,
+        name: &str,
+        definitions: &[ColumnDefinition],
+        primary_key: Option<&[String]>,
+        sql: &str,
+    ) -> Result<StoredTable> {
+        if definitions.is_empty() {
+            return Err(Error::unsupported("tables without columns are not supported"));
+        }
+        let mut columns = columns_of(name, definitions)?;
+        if let Some(column) = columns.iter().find(|column| matches!(column.ty, weir_catalog::SqlType::Row(_))) {
+            return Err(Error::unsupported(format!("column \"{}\" of a stored table can't be a row", column.name))
+                .with_hint("ROW columns are for connector tables."));
+        }
+        for column in &columns {
+            self.check_default(catalog, column)?;
+        }
+        let key = match primary_key {
+            None => None,
+            Some(names) => {
+                let mut key = Vec::new();
+                for part in names {
+                    let at = columns
+                        .iter()
+                        .position(|column| column.name == *part)
+                        .ok_or_else(|| Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{part}\" named in key does not exist")))?;
+                    if key.contains(&at) {
+                        return Err(Error::new(
+                            SqlState::DUPLICATE_COLUMN,
+                            format!("column \"{part}\" appears twice in primary key constraint"),
+                        ));
+                    }
+                    columns[at].nullable = false;
+                    key.push(at);
+                }
+                Some(key)
+            }
+        };
+        Ok(StoredTable { id: self.engine.tables().next_object_id(), name: name.into(), columns, primary_key: key, sql: sql.into() })
+    }
+
+    fn plan_drop(&self, catalog: &Catalog, kind: DropKind, names: &[String], if_exists: bool, cascade: bool) -> Result<PlannedDdl> {
+        let (word, tag) = match kind {
+            DropKind::Table => ("table", "DROP TABLE"),
+            DropKind::View => ("view", "DROP VIEW"),
+            DropKind::MaterializedView => ("materialized view", "DROP MATERIALIZED VIEW"),
+            DropKind::Sink => ("sink", "DROP SINK"),
+            DropKind::Source => ("source", "DROP SOURCE"),
+            DropKind::Job => ("job", "DROP JOB"),
+        };
+        let mut ids: Vec<ObjectId> = Vec::new();
+        for name in names {
+            let Some(object) = catalog.get(name) else {
+                if if_exists {
+                    continue;
+                }
+                return Err(Error::new(SqlState::UNDEFINED_TABLE, format!("{word} \"{name}\" does not exist")));
+            };
+            let fits = match (kind, object.as_ref()) {
+                (DropKind::Table, Object::StoredTable(_) | Object::ConnectorTable(_)) => true,
+                (DropKind::Source, Object::ConnectorTable(_)) => true,
+                (DropKind::View, Object::View(_)) => true,
+                (DropKind::MaterializedView, Object::Job(job)) => matches!(job.kind, JobKind::MaterializedView { .. }),
+                (DropKind::Sink, Object::Job(job)) => matches!(job.kind, JobKind::Sink { .. }),
+                (DropKind::Job, Object::Job(_)) => true,
+                _ => false,
+            };
+            if !fits {
+                return Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{name}\" is not a {word}")).with_hint(format!(
+                    "Use DROP {} to remove a {}.",
+                    object.kind().to_uppercase(),
+                    object.kind()
+                )));
+            }
+            if cascade {
+                ids.extend(catalog.drop_order(object.id()).into_iter().filter(|id| !ids.contains(id)).collect::<Vec<_>>());
+            } else if !ids.contains(&object.id()) {
+                ids.push(object.id());
+            }
+        }
+        // Among the objects named, those that others of them read go last.
+        let mut ordered: Vec<ObjectId> = Vec::new();
+        for id in &ids {
+            ordered.extend(
+                catalog.drop_order(*id).into_iter().filter(|other| ids.contains(other) && !ordered.contains(other)).collect::<Vec<_>>(),
+            );
+        }
+        Ok(PlannedDdl { tag: tag.into(), changes: ordered.into_iter().map(CatalogChange::Drop).collect(), new_job: None })
+    }
+
+    /// The plan of a statement, in words.
+    pub(super) fn explain(&self, inner: &Parsed) -> Result<Reply> {
+        let catalog = self.catalog();
+        let lines = match &inner.statement {
+            Statement::Query(query) => {
+                let as_view = Parsed {
+                    statement: Statement::CreateMaterializedView {
+                        name: "?".into(),
+                        if_not_exists: false,
+                        columns: Vec::new(),
+                        query: query.clone(),
+                        query_text: inner.text.clone(),
+                    },
+                    text: inner.text.clone(),
+                    offset: inner.offset,
+                };
+                let (job, graph) = self.plan_job(&catalog, &as_view)?;
+                weir_sql::explain::explain(&graph, job.parallelism)
+            }
+            Statement::CreateMaterializedView { .. } | Statement::CreateSink { .. } => {
+                let (job, graph) = self.plan_job(&catalog, inner)?;
+                weir_sql::explain::explain(&graph, job.parallelism)
+            }
+            Statement::Insert { table, .. } if matches!(catalog.get(table).map(Arc::as_ref), Some(Object::ConnectorTable(_))) => {
+                let (job, graph) = self.plan_job(&catalog, inner)?;
+                weir_sql::explain::explain(&graph, job.parallelism)
+            }
+            _ => {
+                return Err(Error::unsupported("EXPLAIN of this statement is not supported")
+                    .with_hint("EXPLAIN shows queries, CREATE MATERIALIZED VIEW, CREATE SINK and INSERT INTO a connector table."));
+            }
+        };
+        super::system::text_rows(&["QUERY PLAN"], lines.into_iter().map(|line| vec![Some(line)]).collect(), "EXPLAIN")
+    }
+}
+
+/// What a statement does to the catalog.
+struct PlannedDdl {
+    tag: String,
+    changes: Vec<CatalogChange>,
+    new_job: Option<NewJob>,
+}
+
+impl PlannedDdl {
+    fn nothing(tag: &str) -> PlannedDdl {
+        PlannedDdl { tag: tag.into(), changes: Vec::new(), new_job: None }
+    }
+
+    fn create(tag: &str, object: Object) -> PlannedDdl {
+        PlannedDdl { tag: tag.into(), changes: vec![CatalogChange::Create(object)], new_job: None }
+    }
+
+    fn create_job(tag: &str, job: Job, graph: StreamGraph) -> PlannedDdl {
+        let change = CatalogChange::Create(Object::Job(job.clone()));
+        PlannedDdl { tag: tag.into(), changes: vec![change], new_job: Some(NewJob { job: Arc::new(job), graph: Arc::new(graph) }) }
+    }
+}
+
+fn columns_of(table: &str, definitions: &[ColumnDefinition]) -> Result<Vec<Column>> {
+    let mut columns: Vec<Column> = Vec::with_capacity(definitions.len());
+    for definition in definitions {
+        if columns.iter().any(|column| column.name == definition.name) {
+            return Err(Error::new(SqlState::DUPLICATE_COLUMN, format!("column \"{}\" specified more than once", definition.name))
+                .with_detail(format!("Table \"{table}\" has two columns of this name.")));
+        }
+        columns.push(Column {
+            name: definition.name.clone(),
+            ty: definition.ty.clone(),
+            nullable: !definition.not_null,
+            default: definition.default.as_deref().map(normal_default),
+        });
+    }
+    Ok(columns)
+}
+
+/// A DEFAULT's text, with the constants that have just one spelling in PostgreSQL's.
+fn normal_default(text: &str) -> String {
+    let constant = ["true", "false", "null"].into_iter().find(|constant| text.trim().eq_ignore_ascii_case(constant));
+    constant.unwrap_or(text).to_string()
+}
+
+/// The columns of a connector table, whose rows weir does not make: they have no defaults and no constraints.
+fn plain_columns(table: &str, definitions: &[ColumnDefinition]) -> Result<Vec<Column>> {
+    for definition in definitions {
+        if definition.default.is_some() || definition.not_null {
+            let clause = if definition.default.is_some() { "DEFAULT" } else { "NOT NULL" };
+            return Err(Error::unsupported(format!("{clause} on column \"{}\" of a connector table is not supported", definition.name)));
+        }
+    }
+    columns_of(table, definitions)
+}
+
+/// `columns` under the names that CREATE lists, the first as many as there are.
+fn named_columns(mut columns: Vec<Column>, names: &[String]) -> Result<Vec<Column>> {
+    if names.len() > columns.len() {
+        return Err(Error::new(SqlState::SYNTAX_ERROR, "CREATE VIEW specifies more column names than columns"));
+    }
+    for (column, name) in columns.iter_mut().zip(names) {
+        column.name.clone_from(name);
+    }
+    // A view has no constraints.
+    columns.iter_mut().for_each(|column| column.nullable = true);
+    for (at, column) in columns.iter().enumerate() {
+        if columns[..at].iter().any(|other| other.name == column.name) {
+            return Err(Error::new(SqlState::DUPLICATE_COLUMN, format!("column \"{}\" specified more than once", column.name)));
+        }
+    }
+    Ok(columns)
+}

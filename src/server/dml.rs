@@ -1,0 +1,259 @@
+//! INSERT, UPDATE and DELETE.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use datafusion::common::{Column as ColumnName, ScalarValue};
+use datafusion::datasource::DefaultTableSource;
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
+use weir_catalog::{Catalog, CatalogChange, Error, Object, Result, SqlState, SqlType, StoredTable};
+use weir_sql::binder::{Binder, bind_error};
+use weir_sql::statement::{Assignment, Parsed, Statement};
+
+use super::query::table_with_row_keys;
+use super::session::{Block, Reply, Session, parameter_list, types_of, with_parameters};
+use crate::job::engine::NewJob;
+use crate::log::{ROW_KEY_COLUMN, Transaction};
+use crate::operators::error::from_arrow;
+
+/// The DML of a statement on a stored table, bound.
+enum BoundDml {
+    Insert {
+        table: StoredTable,
+        plan: LogicalPlan,
+        parameters: BTreeMap<usize, SqlType>,
+    },
+    /// `values` are the table's columns with their new content; `None` for DELETE.
+    Change {
+        table: StoredTable,
+        alias: Option<String>,
+        selection: Option<Expr>,
+        values: Option<Vec<Expr>>,
+    },
+}
+
+impl Session {
+    /// Runs an INSERT, UPDATE or DELETE: at once, or as a part of the block that it stands in.
+    pub(super) async fn dml(&mut self, parsed: &Parsed, parameters: Vec<ScalarValue>) -> Result<Reply> {
+        let catalog = self.catalog();
+        if let Statement::Insert { table, .. } = &parsed.statement
+            && matches!(catalog.get(table).map(Arc::as_ref), Some(Object::ConnectorTable(_)))
+        {
+            return self.insert_job(&catalog, parsed, table).await;
+        }
+        let bound = self.bind_dml(&catalog, parsed, types_of(&parameters))?;
+        let table_id = match &bound {
+            BoundDml::Insert { table, .. } | BoundDml::Change { table, .. } => table.id,
+        };
+        if let Some(mut block) = self.block.take() {
+            // Taken out for the time of the statement: the transaction is both read and written.
+            let result = self.apply(&mut block.transaction, bound, parameters).await;
+            self.block = Some(block);
+            return result.map(Reply::Command);
+        }
+        // Outside a block, statements on one table run one after another. A key that another transaction took meanwhile is found at the next try.
+        let _statement = self.engine.tables().lock(table_id).await;
+        let mut bound = Some(bound);
+        for attempt in 0.. {
+            let mut transaction = self.engine.tables().begin()?;
+            let this = match bound.take() {
+                Some(bound) => bound,
+                None => self.bind_dml(&catalog, parsed, types_of(&parameters))?,
+            };
+            let tag = self.apply(&mut transaction, this, parameters.clone()).await?;
+            match self.commit(transaction, Vec::new()).await {
+                Ok(_) => return Ok(Reply::Command(tag)),
+                Err(error) if *error.code() == SqlState::SERIALIZATION_FAILURE && attempt < 10 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::internal("a statement was tried without end"))
+    }
+
+    /// The types of the parameters of an INSERT, UPDATE or DELETE.
+    pub(super) fn dml_parameters(&self, catalog: &Catalog, parsed: &Parsed, types: Vec<Option<SqlType>>) -> Result<Vec<SqlType>> {
+        if let Statement::Insert { table, .. } = &parsed.statement
+            && matches!(catalog.get(table).map(Arc::as_ref), Some(Object::ConnectorTable(_)))
+        {
+            return Ok(Vec::new());
+        }
+        match self.bind_dml(catalog, parsed, types)? {
+            BoundDml::Insert { parameters, .. } => parameter_list(&parameters),
+            BoundDml::Change { selection, values, .. } => {
+                let mut parameters = BTreeMap::new();
+                for expr in selection.iter().chain(values.iter().flatten()) {
+                    parameters_of(expr, &mut parameters)?;
+                }
+                parameter_list(&parameters)
+            }
+        }
+    }
+
+    fn bind_dml(&self, catalog: &Catalog, parsed: &Parsed, types: Vec<Option<SqlType>>) -> Result<BoundDml> {
+        let settings = self.binder_settings(types);
+        let binder = Binder::new(catalog, &settings).with_system_tables(&self.system).with_text(&parsed.text);
+        match &parsed.statement {
+            Statement::Insert { table, columns, source, .. } => {
+                let table = stored_table(catalog, table)?;
+                let bound = binder.bind_insert(&table.name, &table.columns, columns, Some(source))?;
+                Ok(BoundDml::Insert { plan: bound.plan, parameters: bound.parameters, table })
+            }
+            Statement::InsertDefaults { table } => {
+                let table = stored_table(catalog, table)?;
+                let bound = binder.bind_insert(&table.name, &table.columns, &[], None)?;
+                Ok(BoundDml::Insert { plan: bound.plan, parameters: bound.parameters, table })
+            }
+            Statement::Update { table, assignments, alias, selection } => {
+                let table = stored_table(catalog, table)?;
+                let relation = alias.as_deref().unwrap_or(&table.name);
+                let mut values: Vec<Expr> =
+                    table.columns.iter().map(|column| Expr::Column(ColumnName::new(Some(relation), &column.name))).collect();
+                let mut assigned = Vec::new();
+                for (name, assignment) in assignments {
+                    let at = table.columns.iter().position(|column| column.name == *name).ok_or_else(|| {
+                        Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" of relation \"{}\" does not exist", table.name))
+                    })?;
+                    if assigned.contains(&at) {
+                        return Err(Error::new(SqlState::SYNTAX_ERROR, format!("multiple assignments to same column \"{name}\"")));
+                    }
+                    assigned.push(at);
+                    let column = &table.columns[at];
+                    values[at] = match assignment {
+                        Assignment::Default => binder.default_of(column)?,
+                        Assignment::Expr(expr) => binder.bind_assignment(expr, column, Some(relation), &table.columns)?,
+                    };
+                }
+                let selection = selection.as_deref().map(|expr| binder.bind_predicate(expr, Some(relation), &table.columns)).transpose()?;
+                Ok(BoundDml::Change { alias: Some(relation.to_string()), selection, values: Some(values), table })
+            }
+            Statement::Delete { table, alias, selection } => {
+                let table = stored_table(catalog, table)?;
+                let relation = alias.as_deref().unwrap_or(&table.name);
+                let selection = selection.as_deref().map(|expr| binder.bind_predicate(expr, Some(relation), &table.columns)).transpose()?;
+                Ok(BoundDml::Change { alias: Some(relation.to_string()), selection, values: None, table })
+            }
+            _ => Err(Error::internal("a statement that changes no rows was taken for one that does")),
+        }
+    }
+
+    /// Puts a statement's changes into `transaction`. Returns the command tag.
+    async fn apply(&self, transaction: &mut Transaction, bound: BoundDml, parameters: Vec<ScalarValue>) -> Result<String> {
+        match bound {
+            BoundDml::Insert { table, plan, .. } => {
+                let plan = with_parameters(plan, parameters)?;
+                let cut = self.runner.cut(&plan, Some(transaction), std::time::Duration::from_secs(86_400)).await?;
+                let mut count = 0;
+                for batch in self.runner.collect(&plan, &cut, &self.system).await? {
+                    count += transaction.insert(&table, &as_table(&table, batch.columns().to_vec(), batch.num_rows())?)?;
+                }
+                Ok(format!("INSERT 0 {count}"))
+            }
+            BoundDml::Change { table, alias, selection, values } => {
+                let relation = alias.unwrap_or_else(|| table.name.clone());
+                let provider = table_with_row_keys(&table, transaction.snapshot())?;
+                let mut builder =
+                    LogicalPlanBuilder::scan(relation.as_str(), Arc::new(DefaultTableSource::new(provider)), None).map_err(bind_error)?;
+                if let Some(selection) = selection {
+                    builder = builder.filter(selection).map_err(bind_error)?;
+                }
+                let width = table.columns.len();
+                let old = table.columns.iter().map(|column| Expr::Column(ColumnName::new(Some(relation.as_str()), &column.name)));
+                let key = Expr::Column(ColumnName::new(Some(relation.as_str()), ROW_KEY_COLUMN));
+                let new = values.iter().flatten().enumerate().map(|(at, value)| value.clone().alias(format!("__new_{at}")));
+                let updates = values.is_some();
+                let exprs: Vec<Expr> = old.chain([key]).chain(new).collect();
+                let plan = builder.project(exprs).and_then(LogicalPlanBuilder::build).map_err(bind_error)?;
+                let plan = with_parameters(plan, parameters)?;
+                // Subqueries may read other tables and views.
+                let cut = self.runner.cut(&plan, Some(transaction), std::time::Duration::from_secs(86_400)).await?;
+                let mut count = 0;
+                for batch in self.runner.collect(&plan, &cut, &self.system).await? {
+                    let old = as_table(&table, batch.columns()[..width].to_vec(), batch.num_rows())?;
+                    let keys = batch.column(width);
+                    count += if updates {
+                        let new = as_table(&table, batch.columns()[width + 1..].to_vec(), batch.num_rows())?;
+                        transaction.update(&table, keys, &old, &new)?
+                    } else {
+                        transaction.delete(&table, keys, &old)?
+                    };
+                }
+                Ok(format!("{} {count}", if updates { "UPDATE" } else { "DELETE" }))
+            }
+        }
+    }
+
+    /// `INSERT INTO connector_table SELECT ...`: a job of its own.
+    async fn insert_job(&mut self, catalog: &Catalog, parsed: &Parsed, table: &str) -> Result<Reply> {
+        let (job, graph) = self.plan_job(catalog, parsed)?;
+        let job = Arc::new(job);
+        let new = NewJob { job: job.clone(), graph: Arc::new(graph) };
+        let change = CatalogChange::Create(Object::Job(job.as_ref().clone()));
+        if let Some(block) = &mut self.block {
+            block.transaction.change_catalog(change)?;
+            block.new_jobs.push(new);
+            return Ok(Reply::Command("INSERT 0 0".into()));
+        }
+        let mut own = Block { transaction: self.engine.tables().begin()?, new_jobs: vec![new], failed: false };
+        own.transaction.change_catalog(change)?;
+        self.commit(own.transaction, own.new_jobs).await?;
+        if self.variable("dml_sync") == Some("on") {
+            if !self.engine.is_bounded(&job)? {
+                return Ok(Reply::Command("INSERT 0 0".into()));
+            }
+            tracing::debug!(job = %job.name, table, "waiting for a bounded job");
+            self.engine.wait_finished(job.id).await?;
+        }
+        Ok(Reply::Command("INSERT 0 0".into()))
+    }
+
+    /// Checks that a column's DEFAULT can be computed and assigned.
+    pub(super) fn check_default(&self, catalog: &Catalog, column: &weir_catalog::Column) -> Result<()> {
+        let settings = self.binder_settings(Vec::new());
+        Binder::new(catalog, &settings).default_of(column).map(|_| ())
+    }
+}
+
+fn stored_table(catalog: &Catalog, name: &str) -> Result<StoredTable> {
+    match catalog.get(name).map(Arc::as_ref) {
+        Some(Object::StoredTable(table)) => Ok(table.clone()),
+        Some(object) => Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("cannot change {} \"{name}\"", object.kind()))
+            .with_detail("Only the rows of stored tables can be changed.")),
+        None => Err(Error::new(SqlState::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))),
+    }
+}
+
+/// Columns as rows of `table`.
+fn as_table(table: &StoredTable, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
+    // NOT NULL is the transaction's to check, with PostgreSQL's message: here every column may hold NULL.
+    let fields: Vec<_> = table.columns.iter().map(|column| column.to_field().with_nullable(true)).collect();
+    let schema = Arc::new(arrow::datatypes::Schema::new(fields));
+    let columns = columns
+        .into_iter()
+        .zip(schema.fields())
+        .map(|(column, field)| {
+            if column.data_type() == field.data_type() {
+                Ok(column)
+            } else {
+                arrow::compute::cast(&column, field.data_type()).map_err(from_arrow)
+            }
+        })
+        .collect::<Result<Vec<_>>>()?;
+    RecordBatch::try_new_with_options(schema, columns, &RecordBatchOptions::new().with_row_count(Some(rows))).map_err(from_arrow)
+}
+
+/// Adds the parameters in `expr` with their types.
+fn parameters_of(expr: &Expr, parameters: &mut BTreeMap<usize, SqlType>) -> Result<()> {
+    use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+    expr.apply(|expr| {
+        if let Expr::Placeholder(placeholder) = expr
+            && let Some(number) = placeholder.id.strip_prefix('$').and_then(|number| number.parse::<usize>().ok())
+            && let Some(ty) = placeholder.field.as_ref().and_then(|field| SqlType::from_arrow(field.data_type()))
+        {
+            parameters.entry(number).or_insert(ty);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .map(|_| ())
+    .map_err(bind_error)
+}

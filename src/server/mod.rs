@@ -1,0 +1,17 @@
+//! Who asks: sessions, their statements, queries over tables and views, and the PostgreSQL wire protocol.
+//!
+//! ```text
+//!   client ─▶ pg (wire protocol) ─▶ session (one statement after another) ─┬─▶ query (batch, DataFusion over one consistent cut)
+//!                                                                          ├─▶ dml  (INSERT, UPDATE, DELETE)
+//!                                                                          └─▶ ddl  (CREATE, DROP, ALTER)
+//! ```
+
+pub mod ddl;
+pub mod dml;
+pub mod encode;
+pub mod pg;
+pub mod pg_catalog;
+
+pub mod query;
+pub mod session;
+pub mod system;

@@ -1,0 +1,608 @@
+//! The PostgreSQL wire protocol, version 3: what clients send, turned into statements of a [`Session`], and what these give, turned into messages.
+//!
+//! Protocol: chapter 55 of PostgreSQL's manual.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::common::ScalarValue;
+use futures::{Sink, SinkExt, StreamExt};
+use parking_lot::Mutex;
+use pgwire::api::auth::{
+    ServerParameterProvider, StartupHandler, finish_authentication, protocol_negotiation, save_startup_parameters_to_metadata,
+};
+use pgwire::api::cancel::CancelHandler;
+use pgwire::api::portal::{Format, Portal};
+use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_for_query};
+use pgwire::api::results::{DescribePortalResponse, DescribeStatementResponse, FieldFormat, FieldInfo, QueryResponse, Response, Tag};
+use pgwire::api::stmt::{QueryParser, StoredStatement};
+use pgwire::api::store::PortalStore;
+use pgwire::api::{
+    ClientInfo, ClientPortalStore, PgWireConnectionState, PgWireServerHandlers, PidSecretKeyGenerator, RandomPidSecretKeyGenerator, Type,
+};
+use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
+use pgwire::messages::cancel::CancelRequest;
+use pgwire::messages::data::RowDescription;
+use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus as WireStatus};
+use pgwire::messages::simplequery::Query;
+use pgwire::messages::startup::SecretKey;
+use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use weir_catalog::{Column, Error, Result, SqlState, SqlType};
+use weir_sql::statement::{Parsed, Statement};
+
+use super::encode;
+use super::pg_catalog::{PgCatalog, SessionFacts};
+use super::query::QueryRunner;
+use super::session::{Reply, RowStream, Session, TransactionStatus};
+use crate::job::Engine;
+use crate::operators::error::from_datafusion;
+
+/// Accepts clients until the task is dropped.
+///
+/// Any user is let in, so only loopback addresses are listened on. Errors: `58030` where the address can't be bound, `22023` where it is not loopback.
+pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    if !address.ip().is_loopback() {
+        return Err(Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("cannot listen on {address}: there is no authentication yet"))
+            .with_hint("Listen on a loopback address."));
+    }
+    TcpListener::bind(address).await.map_err(|e| Error::io(format!("listen on {address}"), &e))
+}
+
+/// Serves the clients that come in over `listener`.
+pub async fn serve(listener: TcpListener, engine: Arc<Engine>) -> Result<()> {
+    let shared = Arc::new(Shared {
+        runner: QueryRunner::new(engine.clone())?,
+        engine,
+        connections: Mutex::new(Vec::new()),
+        keys: RandomPidSecretKeyGenerator::default(),
+        pg_catalog: PgCatalog::new()?,
+    });
+    loop {
+        let (socket, _) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of file descriptors, most likely: let some close.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            let session = Session::new(shared.engine.clone(), shared.runner.clone());
+            let connection =
+                Arc::new(Connection { session: tokio::sync::Mutex::new(session), cancel: watch::Sender::new(0), shared: shared.clone() });
+            if let Err(error) = pgwire::tokio::process_socket(socket, None, Handlers(ConnectionRef(connection.clone()))).await {
+                tracing::debug!(%error, "a connection ended");
+            }
+            shared.connections.lock().retain(|(_, _, known)| !Arc::ptr_eq(known, &connection));
+        });
+    }
+}
+
+/// What all connections share.
+struct Shared {
+    engine: Arc<Engine>,
+    runner: QueryRunner,
+    /// Who may be cancelled, by process id and secret key.
+    connections: Mutex<Vec<(i32, SecretKey, Arc<Connection>)>>,
+    keys: RandomPidSecretKeyGenerator,
+    pg_catalog: PgCatalog,
+}
+
+/// One client's connection.
+struct Connection {
+    session: tokio::sync::Mutex<Session>,
+    /// Counts cancel requests.
+    cancel: watch::Sender<u64>,
+    shared: Arc<Shared>,
+}
+
+/// A connection as the protocol layer holds it.
+#[derive(Clone)]
+pub struct ConnectionRef(Arc<Connection>);
+
+struct Handlers(ConnectionRef);
+
+impl PgWireServerHandlers for Handlers {
+    fn simple_query_handler(&self) -> Arc<impl SimpleQueryHandler> {
+        Arc::new(self.0.clone())
+    }
+    fn extended_query_handler(&self) -> Arc<impl ExtendedQueryHandler> {
+        Arc::new(self.0.clone())
+    }
+    fn startup_handler(&self) -> Arc<impl StartupHandler> {
+        Arc::new(self.0.clone())
+    }
+    fn cancel_handler(&self) -> Arc<impl CancelHandler> {
+        Arc::new(self.0.clone())
+    }
+}
+
+/// What a client is told about the server when it connects.
+struct Parameters;
+
+impl ServerParameterProvider for Parameters {
+    fn server_parameters<C: ClientInfo>(&self, client: &C) -> Option<HashMap<String, String>> {
+        let user = client.metadata().get("user").cloned().unwrap_or_else(|| "weir".into());
+        let application = client.metadata().get("application_name").cloned().unwrap_or_default();
+        Some(
+            [
+                ("server_version", "15.0 (weir)"),
+                ("server_encoding", "UTF8"),
+                ("client_encoding", "UTF8"),
+                ("DateStyle", "ISO, MDY"),
+                ("IntervalStyle", "postgres"),
+                ("TimeZone", "UTC"),
+                ("integer_datetimes", "on"),
+                ("is_superuser", "on"),
+                ("standard_conforming_strings", "on"),
+                ("session_authorization", user.as_str()),
+                ("application_name", application.as_str()),
+            ]
+            .into_iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect(),
+        )
+    }
+}
+
+#[async_trait]
+impl StartupHandler for ConnectionRef {
+    async fn on_startup<C>(&self, client: &mut C, message: PgWireFrontendMessage) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        if let PgWireFrontendMessage::Startup(startup) = &message {
+            protocol_negotiation(client, startup).await?;
+            save_startup_parameters_to_metadata(client, startup);
+            let (pid, key) = self.0.shared.keys.generate(client);
+            client.set_pid_and_secret_key(pid, key.clone());
+            self.0.shared.connections.lock().push((pid, key, self.0.clone()));
+            finish_authentication(client, &Parameters).await?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl CancelHandler for ConnectionRef {
+    async fn on_cancel_request(&self, request: CancelRequest) {
+        let found = self
+            .0
+            .shared
+            .connections
+            .lock()
+            .iter()
+            .find(|(pid, key, _)| *pid == request.pid && key.eq_value(&request.secret_key))
+            .map(|(_, _, connection)| connection.clone());
+        if let Some(connection) = found {
+            connection.cancel.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+fn canceled() -> Error {
+    Error::new(SqlState::QUERY_CANCELED, "canceling statement due to user request")
+}
+
+impl Connection {
+    /// Runs a statement; a cancel request that comes meanwhile ends it.
+    async fn execute(&self, parsed: &Parsed, parameters: Vec<ScalarValue>, canceling: &mut watch::Receiver<u64>) -> Result<Reply> {
+        let mut session = self.session.lock().await;
+        tokio::select! {
+            biased;
+            _ = canceling.changed() => {
+                session.fail_block();
+                Err(canceled())
+            }
+            reply = session.execute(parsed, parameters) => reply,
+        }
+    }
+
+    async fn wire_status(&self) -> WireStatus {
+        match self.session.lock().await.status() {
+            TransactionStatus::Idle => WireStatus::Idle,
+            TransactionStatus::InBlock => WireStatus::Transaction,
+            TransactionStatus::Failed => WireStatus::Error,
+        }
+    }
+
+    /// Runs the statements of one simple query message and sends what each gives.
+    async fn run_script<C>(&self, client: &mut C, script: &str) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        if self.run_catalog_query(client, script).await? {
+            return Ok(());
+        }
+        let statements = match weir_sql::parser::parse(script) {
+            Ok(statements) => statements,
+            Err(error) => {
+                self.session.lock().await.fail_block();
+                return Err(wire_error(error));
+            }
+        };
+        if statements.is_empty() {
+            client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse::new())).await?;
+            return Ok(());
+        }
+        // Several statements in one message are one transaction, as in PostgreSQL. FLUSH and the like wait for what is committed, and a query over a view that
+        // the message creates needs it to run: messages with these are not.
+        let creates = statements.iter().any(|parsed| creates_job(&parsed.statement));
+        let implicit = statements.len() > 1
+            && statements.iter().all(|parsed| fits_transaction(&parsed.statement, creates))
+            && self.session.lock().await.status() == TransactionStatus::Idle;
+        let control = |statement| Parsed { statement, text: String::new(), offset: 0 };
+        let mut canceling = self.cancel.subscribe();
+        if implicit {
+            self.execute(&control(Statement::Begin), Vec::new(), &mut canceling).await.map_err(wire_error)?;
+        }
+        let mut result = Ok(());
+        for parsed in &statements {
+            result = self.run_one(client, parsed, &mut canceling).await;
+            if result.is_err() {
+                break;
+            }
+        }
+        if implicit {
+            let end = if result.is_ok() { Statement::Commit } else { Statement::Rollback };
+            let ended = self.execute(&control(end), Vec::new(), &mut canceling).await;
+            if result.is_ok() {
+                ended.map_err(wire_error)?;
+            }
+        }
+        result
+    }
+
+    /// Answers a message that reads the system catalog only. False where it is another.
+    async fn run_catalog_query<C>(&self, client: &mut C, script: &str) -> PgWireResult<bool>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let (catalog, facts) = self.catalog_facts(client).await;
+        let Some(answer) = self.shared.pg_catalog.with_session(facts).try_query(script, &catalog).await else { return Ok(false) };
+        match answer {
+            Ok(rows) => {
+                let mut canceling = self.cancel.subscribe();
+                self.send_rows(client, rows, 0, &mut canceling).await?;
+            }
+            Err(error) => {
+                self.session.lock().await.fail_block();
+                return Err(wire_error(error));
+            }
+        }
+        Ok(true)
+    }
+
+    /// What catalog queries need to know of the session.
+    async fn catalog_facts<C: ClientInfo>(&self, client: &C) -> (Arc<weir_catalog::Catalog>, SessionFacts) {
+        let session = self.session.lock().await;
+        let user = client.metadata().get("user").cloned().unwrap_or_else(|| "weir".into());
+        let (process_id, _) = client.pid_and_secret_key();
+        (session.catalog(), SessionFacts { user, process_id, variables: session.variables().clone() })
+    }
+
+    async fn run_one<C>(&self, client: &mut C, parsed: &Parsed, canceling: &mut watch::Receiver<u64>) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let at = |error: Error| wire_error(moved(error, parsed.offset));
+        match self.execute(parsed, Vec::new(), canceling).await.map_err(at)? {
+            Reply::Command(tag) => {
+                client.feed(PgWireBackendMessage::CommandComplete(CommandComplete::new(tag))).await?;
+            }
+            Reply::Rows(rows) => self.send_rows(client, rows, parsed.offset, canceling).await?,
+        }
+        Ok(())
+    }
+
+    /// Sends rows with their description and the command tag. Positions in errors are moved by `offset`.
+    async fn send_rows<C>(&self, client: &mut C, rows: RowStream, offset: usize, canceling: &mut watch::Receiver<u64>) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let at = |error: Error| wire_error(moved(error, offset));
+        let RowStream { columns, mut stream, tag } = rows;
+        let fields = encode::fields(&columns, &Format::UnifiedText);
+        let description = RowDescription::new(fields.iter().map(Into::into).collect());
+        client.feed(PgWireBackendMessage::RowDescription(description)).await?;
+        let formats = vec![FieldFormat::Text; columns.len()];
+        let mut count = 0;
+        loop {
+            let batch = tokio::select! {
+                biased;
+                _ = canceling.changed() => {
+                    self.session.lock().await.fail_block();
+                    return Err(wire_error(canceled()));
+                }
+                batch = stream.next() => batch,
+            };
+            let Some(batch) = batch else { break };
+            let rows = batch.map_err(from_datafusion).and_then(|batch| encode::rows(&batch, &formats));
+            let rows = match rows {
+                Ok(rows) => rows,
+                Err(error) => {
+                    self.session.lock().await.fail_block();
+                    return Err(at(error));
+                }
+            };
+            for row in rows {
+                count += 1;
+                client.feed(PgWireBackendMessage::DataRow(row)).await?;
+            }
+        }
+        client.feed(PgWireBackendMessage::CommandComplete(CommandComplete::new(row_tag(tag, count)))).await?;
+        Ok(())
+    }
+}
+
+fn row_tag(tag: &str, count: usize) -> String {
+    if tag == "SELECT" { format!("SELECT {count}") } else { tag.to_string() }
+}
+
+/// Whether a statement starts a job.
+fn creates_job(statement: &Statement) -> bool {
+    matches!(statement, Statement::CreateMaterializedView { .. } | Statement::CreateSink { .. })
+}
+
+/// Whether a statement can be a part of a transaction that its message makes; `creates` says that the message starts jobs.
+fn fits_transaction(statement: &Statement, creates: bool) -> bool {
+    match statement {
+        Statement::Begin | Statement::Commit | Statement::Rollback | Statement::Flush | Statement::Checkpoint | Statement::Resume(_) => {
+            false
+        }
+        Statement::Query(_) => !creates,
+        _ => true,
+    }
+}
+
+/// `error` with its position in the whole message rather than in the statement.
+fn moved(error: Error, offset: usize) -> Error {
+    match error.position() {
+        Some(position) => error.with_position(position + offset),
+        None => error,
+    }
+}
+
+/// An error as the protocol has it.
+fn wire_error(error: Error) -> PgWireError {
+    let mut info = ErrorInfo::new("ERROR".to_string(), error.code().as_str().to_string(), error.message().to_string());
+    info.detail = error.detail().map(str::to_string);
+    info.hint = error.hint().map(str::to_string);
+    info.position = error.position().map(|position| position.to_string());
+    info.where_context = error.context().map(str::to_string);
+    PgWireError::UserError(Box::new(info))
+}
+
+#[async_trait]
+impl SimpleQueryHandler for ConnectionRef {
+    async fn on_query<C>(&self, client: &mut C, query: Query) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        client.set_state(PgWireConnectionState::QueryInProgress);
+        let result = self.0.run_script(client, &query.query).await;
+        let status = self.0.wire_status().await;
+        client.set_transaction_status(status);
+        result?;
+        client.set_state(PgWireConnectionState::ReadyForQuery);
+        send_ready_for_query(client, status).await
+    }
+
+    async fn do_query<C>(&self, _client: &mut C, _query: &str) -> PgWireResult<Vec<Response>>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        // `on_query` sends results as they come and does not ask for this.
+        Err(wire_error(Error::internal("a simple query was taken for another")))
+    }
+}
+
+/// A statement that was prepared: what it needs and gives.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    statement: PreparedStatement,
+    parameters: Vec<SqlType>,
+    columns: Vec<Column>,
+}
+
+#[derive(Clone, Debug)]
+enum PreparedStatement {
+    Session(Arc<Parsed>),
+    /// Reads the system catalog only.
+    Catalog(Arc<str>),
+}
+
+/// Prepares statements on a connection's session.
+pub struct Parser(Arc<Connection>);
+
+/// What a statement needs and gives; `None` for no statement.
+fn prepare(session: &Session, sql: &str, types: &[Option<Type>]) -> Result<Option<Prepared>> {
+    let mut statements = weir_sql::parser::parse(sql)?;
+    if statements.len() > 1 {
+        return Err(Error::new(SqlState::SYNTAX_ERROR, "cannot insert multiple commands into a prepared statement"));
+    }
+    let Some(parsed) = statements.pop() else { return Ok(None) };
+    let types = types.iter().map(|ty| ty.as_ref().and_then(encode::sql_type)).collect();
+    let (parameters, columns) = session.describe(&parsed, types).map_err(|error| moved(error, parsed.offset))?;
+    Ok(Some(Prepared { statement: PreparedStatement::Session(Arc::new(parsed)), parameters, columns }))
+}
+
+#[async_trait]
+impl QueryParser for Parser {
+    type Statement = Prepared;
+
+    async fn parse_sql<C>(&self, client: &C, sql: &str, types: &[Option<Type>]) -> PgWireResult<Option<Prepared>>
+    where
+        C: ClientInfo + Unpin + Send + Sync,
+    {
+        let (catalog, facts) = self.0.catalog_facts(client).await;
+        let pg_catalog = self.0.shared.pg_catalog.with_session(facts);
+        if let Some(columns) = pg_catalog.columns(sql, &catalog).await {
+            let parameters = pg_catalog.parameter_types(sql, &catalog).unwrap_or_else(|| Ok(Vec::new()));
+            let prepared = columns
+                .and_then(|columns| Ok(Prepared { statement: PreparedStatement::Catalog(sql.into()), parameters: parameters?, columns }));
+            if prepared.is_err() {
+                self.0.session.lock().await.fail_block();
+            }
+            return prepared.map(Some).map_err(wire_error);
+        }
+        let mut session = self.0.session.lock().await;
+        let prepared = prepare(&session, sql, types);
+        if prepared.is_err() {
+            session.fail_block();
+        }
+        prepared.map_err(wire_error)
+    }
+
+    fn get_parameter_types(&self, statement: &Prepared) -> PgWireResult<Vec<Type>> {
+        Ok(statement.parameters.iter().map(encode::wire_type).collect())
+    }
+
+    fn get_result_schema(&self, statement: &Prepared, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
+        Ok(encode::fields(&statement.columns, format.unwrap_or(&Format::UnifiedText)))
+    }
+}
+
+#[async_trait]
+impl ExtendedQueryHandler for ConnectionRef {
+    type Statement = Prepared;
+    type QueryParser = Parser;
+
+    fn query_parser(&self) -> Arc<Parser> {
+        Arc::new(Parser(self.0.clone()))
+    }
+
+    async fn do_describe_statement<C>(&self, _client: &mut C, target: &StoredStatement<Prepared>) -> PgWireResult<DescribeStatementResponse>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let statement = &target.statement;
+        let parameters = statement.parameters.iter().map(encode::wire_type).collect();
+        Ok(DescribeStatementResponse::new(parameters, encode::fields(&statement.columns, &Format::UnifiedText)))
+    }
+
+    async fn do_describe_portal<C>(&self, _client: &mut C, target: &Portal<Prepared>) -> PgWireResult<DescribePortalResponse>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        check_formats(target)?;
+        Ok(DescribePortalResponse::new(encode::fields(&target.statement.statement.columns, &target.result_column_format)))
+    }
+
+    async fn do_query<C>(&self, client: &mut C, portal: &Portal<Prepared>, _max_rows: usize) -> PgWireResult<Response>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        check_formats(portal)?;
+        let statement = &portal.statement.statement;
+        let parameters = match encode::parameters(portal, &statement.parameters) {
+            Ok(parameters) => parameters,
+            Err(error) => {
+                self.0.session.lock().await.fail_block();
+                return Err(wire_error(error));
+            }
+        };
+        let mut canceling = self.0.cancel.subscribe();
+        let reply = match &statement.statement {
+            PreparedStatement::Session(parsed) => self.0.execute(parsed, parameters, &mut canceling).await,
+            PreparedStatement::Catalog(sql) => {
+                let (catalog, facts) = self.0.catalog_facts(client).await;
+                let answer = self.0.shared.pg_catalog.with_session(facts).try_query_with(sql, &parameters, &catalog).await;
+                let answer = answer.unwrap_or_else(|| Err(Error::internal("a catalog query was taken for another")));
+                if answer.is_err() {
+                    self.0.session.lock().await.fail_block();
+                }
+                answer.map(Reply::Rows)
+            }
+        };
+        let status = self.0.wire_status().await;
+        client.set_transaction_status(status);
+        match reply.map_err(wire_error)? {
+            Reply::Command(tag) => Ok(match tag.as_str() {
+                "BEGIN" => Response::TransactionStart(Tag::new(&tag)),
+                "COMMIT" | "ROLLBACK" => Response::TransactionEnd(Tag::new(&tag)),
+                _ => Response::Execution(Tag::new(&tag)),
+            }),
+            Reply::Rows(RowStream { columns, stream, tag }) => {
+                let fields = Arc::new(encode::fields(&columns, &portal.result_column_format));
+                let formats: Vec<FieldFormat> = fields.iter().map(FieldInfo::format).collect();
+                let rows = stream.flat_map(move |batch| {
+                    let rows = batch.map_err(from_datafusion).and_then(|batch| encode::rows(&batch, &formats));
+                    futures::stream::iter(match rows {
+                        Ok(rows) => rows.into_iter().map(Ok).collect::<Vec<_>>(),
+                        Err(error) => vec![Err(wire_error(error))],
+                    })
+                });
+                // A cancel request ends the rows too.
+                let connection = self.0.clone();
+                let rows = futures::stream::unfold((Box::pin(rows), Some(canceling)), move |(mut rows, canceling)| {
+                    let connection = connection.clone();
+                    async move {
+                        let mut canceling = canceling?;
+                        let row = tokio::select! {
+                            biased;
+                            _ = canceling.changed() => Err(wire_error(canceled())),
+                            row = rows.next() => row?,
+                        };
+                        match row {
+                            Ok(row) => Some((Ok(row), (rows, Some(canceling)))),
+                            Err(error) => {
+                                // An error among the rows fails the block as one before them does.
+                                connection.session.lock().await.fail_block();
+                                Some((Err(error), (rows, None)))
+                            }
+                        }
+                    }
+                });
+                let mut response = QueryResponse::new(fields, rows);
+                response.set_command_tag(tag);
+                Ok(Response::Query(response))
+            }
+        }
+    }
+}
+
+/// A result format for each column, one for all, or none.
+fn check_formats(portal: &Portal<Prepared>) -> PgWireResult<()> {
+    if let Format::Individual(formats) = &portal.result_column_format
+        && formats.len() < portal.statement.statement.columns.len()
+    {
+        let code = SqlState::parse("08P01").unwrap_or(SqlState::SYNTAX_ERROR);
+        let message =
+            format!("bind message has {} result formats but query has {} columns", formats.len(), portal.statement.statement.columns.len());
+        return Err(wire_error(Error::new(code, message)));
+    }
+    Ok(())
+}

@@ -1,0 +1,320 @@
+//! Batch queries: a bound plan over one consistent cut through views and tables, run by DataFusion.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use async_trait::async_trait;
+use datafusion::catalog::{Session as DataFusionSession, TableProvider};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::datasource::DefaultTableSource;
+use datafusion::error::{DataFusionError, Result as DataFusionResult};
+use datafusion::execution::memory_pool::FairSpillPool;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::execution::{SendableRecordBatchStream, SessionState, TaskContext};
+use datafusion::logical_expr::{Expr, LogicalPlan, TableScan, TableType};
+use datafusion::physical_plan::coop::CooperativeExec;
+use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
+use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::prelude::SessionConfig;
+use weir_catalog::{ConnectorTable, Error, JobKind, Object, ObjectId, Result, StoredTable};
+use weir_sql::binder::{CatalogSource, SystemSource, optimize_batch};
+
+use super::system::SystemTables;
+use crate::job::Engine;
+use crate::job::engine::{QUERY_SHARE, ReadCut};
+use crate::log::{ScanOptions, TablesSnapshot, Transaction};
+use crate::operators::error::from_datafusion;
+use crate::operators::materialize::{RowLayout, RowReader};
+use crate::sources::SourceEvent;
+use crate::state::StateSnapshot;
+
+/// Rows of a batch that a scan gives.
+const SCAN_ROWS: usize = 8192;
+
+/// Runs batch queries.
+#[derive(Clone)]
+pub struct QueryRunner {
+    engine: Arc<Engine>,
+    state: SessionState,
+}
+
+impl QueryRunner {
+    /// A runner whose queries share a fifth of the engine's memory; they spill to disk beyond that.
+    pub fn new(engine: Arc<Engine>) -> Result<QueryRunner> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let config = SessionConfig::new().with_target_partitions(cores).with_batch_size(SCAN_ROWS);
+        let runtime = RuntimeEnvBuilder::new()
+            .with_memory_pool(Arc::new(FairSpillPool::new(engine.settings().memory / QUERY_SHARE)))
+            .build_arc()
+            .map_err(from_datafusion)?;
+        let state = SessionStateBuilder::new().with_config(config).with_runtime_env(runtime).with_default_features().build();
+        Ok(QueryRunner { engine, state })
+    }
+
+    /// The cut that `plan` reads: all views in it as of one barrier.
+    pub async fn cut(&self, plan: &LogicalPlan, transaction: Option<&Transaction>, timeout: Duration) -> Result<ReadCut> {
+        let mut views = Vec::new();
+        for object in scanned_objects(plan)? {
+            if let Object::Job(job) = object.as_ref() {
+                match job.kind {
+                    JobKind::MaterializedView { .. } => views.push(job.id),
+                    JobKind::Sink { .. } | JobKind::Insert { .. } => {
+                        return Err(Error::new(
+                            weir_catalog::SqlState::WRONG_OBJECT_TYPE,
+                            format!("cannot read from {} \"{}\"", object.kind(), job.name),
+                        ));
+                    }
+                }
+            }
+        }
+        self.engine.read(&views, transaction, timeout).await
+    }
+
+    /// Runs `plan` over `cut`.
+    pub async fn run(&self, plan: &LogicalPlan, cut: &ReadCut, system: &SystemTables) -> Result<SendableRecordBatchStream> {
+        let plan = self.connect(plan.clone(), cut, system)?;
+        let plan = optimize_batch(plan)?;
+        let physical = self.state.query_planner().create_physical_plan(&plan, &self.state).await.map_err(from_datafusion)?;
+        let physical = cooperative(physical)?;
+        execute_stream(physical, self.state.task_ctx()).map_err(from_datafusion)
+    }
+
+    /// Puts the rows of `cut` where the plan names tables and views.
+    fn connect(&self, plan: LogicalPlan, cut: &ReadCut, system: &SystemTables) -> Result<LogicalPlan> {
+        let mut providers: BTreeMap<ObjectId, Arc<dyn TableProvider>> = BTreeMap::new();
+        let connected = plan.transform_up_with_subqueries(|node| {
+            let LogicalPlan::TableScan(scan) = &node else { return Ok(Transformed::no(node)) };
+            let source = scan.source.as_ref() as &dyn Any;
+            let provider: Arc<dyn TableProvider> = if let Some(source) = source.downcast_ref::<CatalogSource>() {
+                match providers.get(&source.object.id()) {
+                    Some(provider) => provider.clone(),
+                    None => {
+                        let provider = provider(&source.object, cut).map_err(external)?;
+                        providers.insert(source.object.id(), provider.clone());
+                        provider
+                    }
+                }
+            } else if let Some(source) = source.downcast_ref::<SystemSource>() {
+                system.provider(&source.name, &self.engine).map_err(external)?
+            } else {
+                return Ok(Transformed::no(node));
+            };
+            let scan = TableScan { source: Arc::new(DefaultTableSource::new(provider)), ..scan.clone() };
+            Ok(Transformed::yes(LogicalPlan::TableScan(scan)))
+        });
+        connected.map(|connected| connected.data).map_err(from_datafusion)
+    }
+
+    /// The rows of a plan over `cut`, all at once.
+    pub async fn collect(&self, plan: &LogicalPlan, cut: &ReadCut, system: &SystemTables) -> Result<Vec<RecordBatch>> {
+        let stream = self.run(plan, cut, system).await?;
+        datafusion::physical_plan::common::collect(stream).await.map_err(from_datafusion)
+    }
+}
+
+/// `plan` with its joins giving way now and then: one batch of input can give any number of rows, and a query that never waits can't be cancelled.
+fn cooperative(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    let is_join = |plan: &Arc<dyn ExecutionPlan>| {
+        matches!(plan.name(), "CrossJoinExec" | "NestedLoopJoinExec" | "HashJoinExec" | "SortMergeJoinExec" | "PiecewiseMergeJoinExec")
+    };
+    plan.transform_up(|node| {
+        Ok(if is_join(&node) {
+            Transformed::yes(Arc::new(CooperativeExec::new(node)) as Arc<dyn ExecutionPlan>)
+        } else {
+            Transformed::no(node)
+        })
+    })
+    .map(|transformed| transformed.data)
+    .map_err(from_datafusion)
+}
+
+fn external(error: Error) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
+/// The tables and views that `plan` scans, subqueries included.
+pub fn scanned_objects(plan: &LogicalPlan) -> Result<Vec<Arc<Object>>> {
+    let mut objects: BTreeMap<ObjectId, Arc<Object>> = BTreeMap::new();
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::TableScan(scan) = node
+            && let Some(source) = (scan.source.as_ref() as &dyn Any).downcast_ref::<CatalogSource>()
+        {
+            objects.insert(source.object.id(), source.object.clone());
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .map_err(from_datafusion)?;
+    Ok(objects.into_values().collect())
+}
+
+fn provider(object: &Arc<Object>, cut: &ReadCut) -> Result<Arc<dyn TableProvider>> {
+    let schema = weir_catalog::object::schema_of(object.columns());
+    let parts: Vec<Arc<dyn Part>> = match object.as_ref() {
+        Object::StoredTable(table) => vec![Arc::new(TablePart { table: table.clone(), snapshot: cut.tables.clone(), row_key: false })],
+        Object::Job(job) => {
+            let (handle, snapshots) = cut.views.get(&job.id).ok_or_else(|| Error::internal("a view is not in the statement's cut"))?;
+            snapshots
+                .iter()
+                .map(|snapshot| Arc::new(ViewPart { layout: handle.layout.clone(), snapshot: snapshot.clone() }) as Arc<dyn Part>)
+                .collect()
+        }
+        Object::ConnectorTable(table) => {
+            if !crate::sources::connector::is_bounded(table)? {
+                return Err(Error::unsupported(format!("cannot read from unbounded table \"{}\" directly", table.name))
+                    .with_hint("Create a materialized view over it and read that."));
+            }
+            vec![Arc::new(ConnectorPart { table: table.clone() })]
+        }
+        Object::View(view) => return Err(Error::internal(format!("view {} was not expanded", view.name))),
+    };
+    Ok(Arc::new(CutTable { schema, parts }))
+}
+
+/// A stored table as of a snapshot, with the hidden row key column that UPDATE and DELETE name rows by.
+pub fn table_with_row_keys(table: &StoredTable, snapshot: TablesSnapshot) -> Result<Arc<dyn TableProvider>> {
+    let options = ScanOptions { projection: None, row_key: true };
+    let schema = snapshot.scan(table, options)?.schema();
+    Ok(Arc::new(CutTable { schema, parts: vec![Arc::new(TablePart { table: table.clone(), snapshot, row_key: true })] }))
+}
+
+/// A part of a table that can be read on its own.
+trait Part: Send + Sync + fmt::Debug {
+    /// Gives `each` the rows of the columns `projection`, batch by batch, until it returns false. Waits for disk.
+    fn read(&self, projection: &[usize], each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()>;
+}
+
+#[derive(Debug)]
+struct TablePart {
+    table: StoredTable,
+    snapshot: TablesSnapshot,
+    row_key: bool,
+}
+
+impl Part for TablePart {
+    fn read(&self, projection: &[usize], each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
+        let options = if self.row_key {
+            ScanOptions { projection: None, row_key: true }
+        } else {
+            ScanOptions { projection: Some(projection.to_vec()), row_key: false }
+        };
+        for batch in self.snapshot.scan(&self.table, options)? {
+            let batch = if self.row_key { batch?.project(projection).map_err(crate::operators::error::from_arrow)? } else { batch? };
+            if !each(batch) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+struct ViewPart {
+    layout: Arc<RowLayout>,
+    snapshot: Arc<dyn StateSnapshot>,
+}
+
+impl fmt::Debug for ViewPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ViewPart")
+    }
+}
+
+impl Part for ViewPart {
+    fn read(&self, projection: &[usize], each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
+        let mut rows = RowReader::new(self.layout.clone(), self.snapshot.clone());
+        while let Some(batch) = rows.next_batch(SCAN_ROWS)? {
+            if !each(batch.project(projection).map_err(crate::operators::error::from_arrow)?) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct ConnectorPart {
+    table: ConnectorTable,
+}
+
+impl Part for ConnectorPart {
+    fn read(&self, projection: &[usize], each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
+        let mut source = crate::sources::connector::open_source(&self.table, projection, 0, 1, None)?;
+        loop {
+            // A bounded read waits for no rate: the whole of time has passed for it.
+            match source.poll(SCAN_ROWS, i64::MAX)? {
+                SourceEvent::Batch(batch) => {
+                    if !each(batch.rows) {
+                        return Ok(());
+                    }
+                }
+                SourceEvent::End => return Ok(()),
+                SourceEvent::Wait(_) => return Err(Error::internal("a bounded source waits although all time has passed")),
+            }
+        }
+    }
+}
+
+/// A table or view as of a cut.
+#[derive(Debug)]
+struct CutTable {
+    schema: SchemaRef,
+    parts: Vec<Arc<dyn Part>>,
+}
+
+#[async_trait]
+impl TableProvider for CutTable {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    async fn scan(
+        &self,
+        _state: &dyn DataFusionSession,
+        projection: Option<&Vec<usize>>,
+        _filters: &[Expr],
+        limit: Option<usize>,
+    ) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
+        let columns: Vec<usize> = projection.cloned().unwrap_or_else(|| (0..self.schema.fields().len()).collect());
+        let schema = Arc::new(self.schema.project(&columns)?);
+        let partitions: Vec<Arc<dyn PartitionStream>> = self
+            .parts
+            .iter()
+            .map(|part| {
+                let stream = CutStream { schema: schema.clone(), part: part.clone(), projection: columns.clone() };
+                Arc::new(stream) as Arc<dyn PartitionStream>
+            })
+            .collect();
+        Ok(Arc::new(StreamingTableExec::try_new(schema, partitions, None, None, false, limit)?))
+    }
+}
+
+#[derive(Debug)]
+struct CutStream {
+    schema: SchemaRef,
+    part: Arc<dyn Part>,
+    projection: Vec<usize>,
+}
+
+impl PartitionStream for CutStream {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let mut builder = RecordBatchReceiverStreamBuilder::new(self.schema.clone(), 2);
+        let sender = builder.tx();
+        let (part, projection) = (self.part.clone(), self.projection.clone());
+        builder.spawn_blocking(move || part.read(&projection, &mut |batch| sender.blocking_send(Ok(batch)).is_ok()).map_err(external));
+        builder.build()
+    }
+}

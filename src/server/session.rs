@@ -1,0 +1,503 @@
+//! A client's session: its settings, its transaction, and one statement after another.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::common::ScalarValue;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::logical_expr::LogicalPlan;
+use weir_catalog::{Catalog, Column, Error, Job, Object, Result, SqlState, SqlType};
+use weir_sql::binder::{Binder, BinderSettings, BoundQuery};
+use weir_sql::statement::{Parsed, ShowKind, Statement};
+
+use super::query::QueryRunner;
+use super::system::SystemTables;
+use crate::job::Engine;
+use crate::job::engine::{Committed, NewJob};
+use crate::job::settings::{SETTINGS, Settings};
+use crate::log::Transaction;
+
+/// What a statement gives.
+pub enum Reply {
+    /// Rows, as they come.
+    Rows(RowStream),
+    /// Done; the command tag.
+    Command(String),
+}
+
+/// Rows and their columns.
+pub struct RowStream {
+    pub columns: Vec<Column>,
+    pub stream: SendableRecordBatchStream,
+    /// The command tag, without the count: `SELECT`, `SHOW`, `EXPLAIN`.
+    pub tag: &'static str,
+}
+
+/// Where a session stands with transactions, as the protocol tells the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransactionStatus {
+    Idle,
+    InBlock,
+    Failed,
+}
+
+/// A transaction block and what its COMMIT starts.
+pub(super) struct Block {
+    pub transaction: Transaction,
+    pub new_jobs: Vec<NewJob>,
+    pub failed: bool,
+}
+
+/// A client's session.
+pub struct Session {
+    pub(super) engine: Arc<Engine>,
+    pub(super) runner: QueryRunner,
+    pub(super) system: SystemTables,
+    pub(super) block: Option<Block>,
+    pub(super) variables: BTreeMap<String, String>,
+}
+
+/// Session variables that clients set and that have a meaning, or none, here: name, default, description.
+const VARIABLES: &[(&str, &str, &str)] = &[
+    ("application_name", "", "the client's name"),
+    ("bytea_output", "hex", "no effect: there is no bytea"),
+    ("client_encoding", "UTF8", "always UTF8"),
+    ("client_min_messages", "notice", "no effect"),
+    ("datestyle", "ISO, MDY", "always ISO"),
+    ("default_transaction_isolation", "read committed", "always read committed"),
+    ("default_transaction_read_only", "off", "always off"),
+    ("dml_sync", "off", "whether INSERT INTO a connector table waits until a bounded job has finished"),
+    ("extra_float_digits", "1", "no effect: doubles are printed so that they read back the same"),
+    ("idle_in_transaction_session_timeout", "0", "no effect"),
+    ("integer_datetimes", "on", "always on"),
+    ("intervalstyle", "postgres", "no effect"),
+    ("is_superuser", "on", "always on"),
+    ("lock_timeout", "0", "no effect"),
+    ("search_path", "public", "always public"),
+    ("server_encoding", "UTF8", "always UTF8"),
+    ("server_version", "15.0", "the PostgreSQL version whose protocol and SQL weir follows"),
+    ("server_version_num", "150000", "the same as a number"),
+    ("session_authorization", "weir", "the user"),
+    ("standard_conforming_strings", "on", "always on"),
+    ("statement_timeout", "0", "how long a statement may take; 0 for as long as it wants"),
+    ("timezone", "UTC", "the session's time zone"),
+    ("transaction_isolation", "read committed", "always read committed"),
+    ("transaction_read_only", "off", "always off"),
+];
+
+/// Variables that have just one value here: any other is refused.
+const FIXED: &[(&str, &[&str])] = &[
+    ("client_encoding", &["utf8", "utf-8", "unicode"]),
+    ("standard_conforming_strings", &["on", "true", "1"]),
+    ("timezone", &["utc", "etc/utc", "gmt", "+00:00", "0"]),
+    ("default_transaction_isolation", &["read committed"]),
+    ("transaction_isolation", &["read committed"]),
+    ("search_path", &["public", "\"$user\", public", "\"$user\",public", "$user, public", "", "public, pg_catalog"]),
+];
+
+impl Session {
+    /// A new session on `engine`.
+    pub fn new(engine: Arc<Engine>, runner: QueryRunner) -> Session {
+        let variables = VARIABLES.iter().map(|(name, default, _)| ((*name).to_string(), (*default).to_string())).collect();
+        Session { system: SystemTables, engine, runner, block: None, variables }
+    }
+
+    /// Where it stands with transactions.
+    pub fn status(&self) -> TransactionStatus {
+        match &self.block {
+            None => TransactionStatus::Idle,
+            Some(block) if block.failed => TransactionStatus::Failed,
+            Some(_) => TransactionStatus::InBlock,
+        }
+    }
+
+    /// The catalog as this session sees it.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        match &self.block {
+            Some(block) => block.transaction.catalog().clone(),
+            None => self.engine.catalog(),
+        }
+    }
+
+    /// The value of a session variable.
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str)
+    }
+
+    /// All session variables.
+    pub(super) fn variables(&self) -> &BTreeMap<String, String> {
+        &self.variables
+    }
+
+    pub(super) fn binder_settings(&self, parameter_types: Vec<Option<SqlType>>) -> BinderSettings {
+        BinderSettings {
+            time_zone: self.variable("timezone").unwrap_or("UTC").to_string(),
+            now_us: Some(self.engine.clock().now_us()),
+            parameter_types,
+        }
+    }
+
+    /// The longest time that a statement may take.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        let value = self.variable("statement_timeout").unwrap_or("0");
+        crate::job::settings::parse_duration("statement_timeout", value).ok().filter(|timeout| !timeout.is_zero())
+    }
+
+    /// The types of a statement's parameters and the columns of its result; no columns where it gives no rows.
+    pub fn describe(&self, parsed: &Parsed, types: Vec<Option<SqlType>>) -> Result<(Vec<SqlType>, Vec<Column>)> {
+        let catalog = self.catalog();
+        match &parsed.statement {
+            Statement::Query(query) => {
+                let bound = self.bind(&catalog, parsed, query, types)?;
+                Ok((parameter_list(&bound.parameters)?, bound.columns))
+            }
+            Statement::Insert { .. } | Statement::InsertDefaults { .. } | Statement::Update { .. } | Statement::Delete { .. } => {
+                Ok((self.dml_parameters(&catalog, parsed, types)?, Vec::new()))
+            }
+            statement => Ok((Vec::new(), result_columns(statement))),
+        }
+    }
+
+    pub(super) fn bind(
+        &self,
+        catalog: &Catalog,
+        parsed: &Parsed,
+        query: &datafusion::sql::sqlparser::ast::Query,
+        types: Vec<Option<SqlType>>,
+    ) -> Result<BoundQuery> {
+        let settings = self.binder_settings(types);
+        Binder::new(catalog, &settings).with_system_tables(&self.system).with_text(&parsed.text).bind_query(query)
+    }
+
+    /// Runs one statement with the values of its parameters. An error inside a transaction block fails the block.
+    pub async fn execute(&mut self, parsed: &Parsed, parameters: Vec<ScalarValue>) -> Result<Reply> {
+        if self.status() == TransactionStatus::Failed && !matches!(parsed.statement, Statement::Rollback | Statement::Commit) {
+            return Err(Error::new(
+                SqlState::IN_FAILED_SQL_TRANSACTION,
+                "current transaction is aborted, commands ignored until end of transaction block",
+            ));
+        }
+        let result = match self.timeout() {
+            None => self.dispatch(parsed, parameters).await,
+            Some(timeout) => match tokio::time::timeout(timeout, self.dispatch(parsed, parameters)).await {
+                Ok(result) => result,
+                Err(_elapsed) => Err(Error::new(SqlState::QUERY_CANCELED, "canceling statement due to statement timeout")),
+            },
+        };
+        if result.is_err() {
+            self.fail_block();
+        }
+        result
+    }
+
+    /// The statement under way was cancelled or failed: so has the block.
+    pub fn fail_block(&mut self) {
+        if let Some(block) = &mut self.block {
+            block.failed = true;
+        }
+    }
+
+    async fn dispatch(&mut self, parsed: &Parsed, parameters: Vec<ScalarValue>) -> Result<Reply> {
+        if let Some(block) = &mut self.block
+            && !block.failed
+        {
+            block.transaction.begin_statement()?;
+        }
+        match &parsed.statement {
+            Statement::Query(query) => {
+                let catalog = self.catalog();
+                let bound = self.bind(&catalog, parsed, query, types_of(&parameters))?;
+                let plan = with_parameters(bound.plan, parameters)?;
+                let columns = bound.columns;
+                let stream = self.run(&plan).await?;
+                Ok(Reply::Rows(RowStream { columns, stream, tag: "SELECT" }))
+            }
+            Statement::Begin => {
+                if self.block.is_some() {
+                    return Err(Error::new(SqlState::ACTIVE_SQL_TRANSACTION, "there is already a transaction in progress"));
+                }
+                let transaction = self.engine.tables().begin()?;
+                self.block = Some(Block { transaction, new_jobs: Vec::new(), failed: false });
+                Ok(Reply::Command("BEGIN".into()))
+            }
+            Statement::Commit => match self.block.take() {
+                None => Ok(Reply::Command("COMMIT".into())),
+                Some(block) if block.failed => Ok(Reply::Command("ROLLBACK".into())),
+                Some(block) => {
+                    self.commit(block.transaction, block.new_jobs).await?;
+                    Ok(Reply::Command("COMMIT".into()))
+                }
+            },
+            Statement::Rollback => {
+                self.block = None;
+                Ok(Reply::Command("ROLLBACK".into()))
+            }
+            Statement::Insert { .. } | Statement::InsertDefaults { .. } | Statement::Update { .. } | Statement::Delete { .. } => {
+                self.dml(parsed, parameters).await
+            }
+            Statement::CreateTable { .. }
+            | Statement::CreateConnectorTable { .. }
+            | Statement::CreateView { .. }
+            | Statement::CreateMaterializedView { .. }
+            | Statement::CreateSink { .. }
+            | Statement::Drop { .. } => self.ddl(parsed).await,
+            Statement::Set { local: true, .. } => Err(Error::unsupported("SET LOCAL is not supported")),
+            Statement::Set { name, value, .. } => {
+                self.set(name, value.as_deref())?;
+                Ok(Reply::Command(if value.is_some() { "SET".into() } else { "RESET".into() }))
+            }
+            Statement::ResetAll => {
+                for (name, default, _) in VARIABLES {
+                    self.variables.insert((*name).to_string(), (*default).to_string());
+                }
+                self.variables.remove("parallelism");
+                Ok(Reply::Command("RESET".into()))
+            }
+            Statement::ShowSetting(name) if name == "all" => self.show_all(),
+            Statement::ShowSetting(name) => self.show_setting(name),
+            Statement::Show(kind) => self.show(*kind).await,
+            Statement::Describe(name) => self.describe_object(name),
+            Statement::Explain(inner) => self.explain(inner),
+            Statement::Flush => {
+                self.engine.flush().await?;
+                Ok(Reply::Command("FLUSH".into()))
+            }
+            Statement::Checkpoint => {
+                self.engine.checkpoint().await?;
+                Ok(Reply::Command("CHECKPOINT".into()))
+            }
+            Statement::Resume(name) => {
+                let catalog = self.catalog();
+                match catalog.get(name).map(Arc::as_ref) {
+                    Some(Object::Job(job)) => self.engine.resume(job.id).await?,
+                    Some(object) => {
+                        return Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{name}\" is a {}, not a job", object.kind())));
+                    }
+                    None => return Err(Error::new(SqlState::UNDEFINED_OBJECT, format!("job \"{name}\" does not exist"))),
+                }
+                Ok(Reply::Command("ALTER JOB".into()))
+            }
+            Statement::NoOp(tag) => Ok(Reply::Command((*tag).into())),
+        }
+    }
+
+    /// Runs a plan over the cut that this session sees.
+    pub(super) async fn run(&self, plan: &LogicalPlan) -> Result<SendableRecordBatchStream> {
+        let transaction = self.block.as_ref().map(|block| &block.transaction);
+        let timeout = self.timeout().unwrap_or(Duration::from_secs(86_400));
+        let cut = self.runner.cut(plan, transaction, timeout).await?;
+        self.runner.run(plan, &cut, &self.system).await
+    }
+
+    /// Makes a transaction durable; with new jobs, returns when each has published its first version. A job that can't is dropped again, and so is
+    /// one whose CREATE is cancelled meanwhile.
+    pub(super) async fn commit(&self, transaction: Transaction, new_jobs: Vec<NewJob>) -> Result<Committed> {
+        let mut committed = self.engine.commit(transaction, new_jobs).await?;
+        let started = std::mem::take(&mut committed.started);
+        let mut guard = CreateGuard { engine: self.engine.clone(), jobs: started.iter().map(|(job, _)| job.clone()).collect() };
+        for (job, told) in started {
+            if !matches!(job.kind, weir_catalog::JobKind::MaterializedView { .. }) {
+                continue; // A sink runs from here on by itself; its errors are in SHOW JOBS.
+            }
+            told.await.map_err(|_| Error::new(SqlState::ADMIN_SHUTDOWN, "the server is shutting down"))??;
+        }
+        guard.jobs.clear();
+        Ok(committed)
+    }
+
+    // ---- settings ----
+
+    fn set(&mut self, name: &str, value: Option<&str>) -> Result<()> {
+        let name = name.to_ascii_lowercase();
+        if name == "parallelism" {
+            match value {
+                None => drop(self.variables.remove("parallelism")),
+                Some(value) => {
+                    self.engine.settings().set(&name, value)?;
+                    self.variables.insert(name, value.to_string());
+                }
+            }
+            return Ok(());
+        }
+        if let Some(info) = Settings::info(&name) {
+            return self.engine.set(&name, value.unwrap_or(info.default));
+        }
+        let Some((_, default, _)) = VARIABLES.iter().find(|(known, _, _)| *known == name) else {
+            return Err(Error::new(SqlState::UNDEFINED_OBJECT, format!("unrecognized configuration parameter \"{name}\"")));
+        };
+        let value = value.unwrap_or(default);
+        let refused = || Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("invalid value for parameter \"{name}\": \"{value}\""));
+        if let Some((_, allowed)) = FIXED.iter().find(|(fixed, _)| *fixed == name)
+            && !allowed.contains(&value.to_ascii_lowercase().as_str())
+        {
+            return Err(refused().with_detail(format!("Only {} is supported.", allowed[0])));
+        }
+        match name.as_str() {
+            "statement_timeout" => drop(crate::job::settings::parse_duration(&name, value)?),
+            "dml_sync" => {
+                let on = match value.to_ascii_lowercase().as_str() {
+                    "on" | "true" | "yes" | "1" => "on",
+                    "off" | "false" | "no" | "0" => "off",
+                    _ => return Err(refused()),
+                };
+                self.variables.insert(name, on.to_string());
+                return Ok(());
+            }
+            _ => {}
+        }
+        self.variables.insert(name, value.to_string());
+        Ok(())
+    }
+
+    /// The parallelism of jobs that this session creates.
+    pub(super) fn parallelism(&self) -> Result<usize> {
+        let mut settings = self.engine.settings();
+        if let Some(value) = self.variable("parallelism") {
+            settings.set("parallelism", value)?;
+        }
+        Ok(settings.parallelism)
+    }
+
+    fn show_setting(&self, name: &str) -> Result<Reply> {
+        let name = name.to_ascii_lowercase();
+        let value = match self.variable(&name) {
+            Some(value) => Some(value.to_string()),
+            None => self.engine.settings().get(&name),
+        };
+        let value =
+            value.ok_or_else(|| Error::new(SqlState::UNDEFINED_OBJECT, format!("unrecognized configuration parameter \"{name}\"")))?;
+        super::system::text_rows(&[&name], vec![vec![Some(value)]], "SHOW")
+    }
+
+    fn show_all(&self) -> Result<Reply> {
+        let settings = self.engine.settings();
+        let mut rows: Vec<Vec<Option<String>>> = SETTINGS
+            .iter()
+            .map(|info| {
+                let value = self.variable(info.name).map(str::to_string).or_else(|| settings.get(info.name));
+                vec![Some(info.name.to_string()), value, Some(info.description.to_string())]
+            })
+            .collect();
+        rows.extend(VARIABLES.iter().map(|(name, _, description)| {
+            vec![Some((*name).to_string()), self.variable(name).map(str::to_string), Some((*description).to_string())]
+        }));
+        rows.sort();
+        super::system::text_rows(&["name", "setting", "description"], rows, "SHOW")
+    }
+
+    async fn show(&self, kind: ShowKind) -> Result<Reply> {
+        let query = match kind {
+            ShowKind::Jobs => "SELECT * FROM weir_jobs ORDER BY id",
+            ShowKind::Checkpoints => "SELECT * FROM weir_checkpoints ORDER BY checkpoint, job, uid, subtask",
+            ShowKind::Tables => "SELECT name, kind, connector FROM weir_relations WHERE kind = 'table' ORDER BY name",
+            ShowKind::Sources => "SELECT name, connector FROM weir_relations WHERE kind = 'table' AND connector IS NOT NULL ORDER BY name",
+            ShowKind::Views => "SELECT name, definition FROM weir_relations WHERE kind = 'view' ORDER BY name",
+            ShowKind::MaterializedViews => "SELECT name, definition FROM weir_relations WHERE kind = 'materialized view' ORDER BY name",
+            ShowKind::Sinks => "SELECT name, connector, guarantee, definition FROM weir_relations WHERE kind = 'sink' ORDER BY name",
+        };
+        let parsed = weir_sql::parser::parse(query)?;
+        let Some(Parsed { statement: Statement::Query(query), .. }) = parsed.first() else {
+            return Err(Error::internal("a system query is no query"));
+        };
+        let catalog = self.catalog();
+        let bound = self.bind(&catalog, &parsed[0], query, Vec::new())?;
+        let stream = self.run(&bound.plan).await?;
+        Ok(Reply::Rows(RowStream { columns: bound.columns, stream, tag: "SHOW" }))
+    }
+
+    fn describe_object(&self, name: &str) -> Result<Reply> {
+        let catalog = self.catalog();
+        let object =
+            catalog.get(name).ok_or_else(|| Error::new(SqlState::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist")))?;
+        let key: Vec<usize> = match object.as_ref() {
+            Object::StoredTable(table) => table.primary_key.clone().unwrap_or_default(),
+            Object::Job(Job { kind: weir_catalog::JobKind::MaterializedView { key: Some(key), .. }, .. }) => key.clone(),
+            _ => Vec::new(),
+        };
+        let rows = object
+            .columns()
+            .iter()
+            .enumerate()
+            .map(|(at, column)| {
+                let key = key.iter().position(|part| *part == at).map(|place| format!("key {}", place + 1));
+                let nullable = if column.nullable { "" } else { "not null" };
+                vec![Some(column.name.clone()), Some(column.ty.to_string()), Some(nullable.to_string()), column.default.clone(), key]
+            })
+            .collect();
+        super::system::text_rows(&["column", "type", "nullable", "default", "key"], rows, "SELECT")
+    }
+}
+
+/// Drops jobs whose creation was given up before they published.
+struct CreateGuard {
+    engine: Arc<Engine>,
+    jobs: Vec<Arc<Job>>,
+}
+
+impl Drop for CreateGuard {
+    fn drop(&mut self) {
+        if self.jobs.is_empty() {
+            return;
+        }
+        let (engine, jobs) = (self.engine.clone(), std::mem::take(&mut self.jobs));
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            for job in jobs.iter().rev() {
+                let dropped = async {
+                    let mut transaction = engine.tables().begin()?;
+                    transaction.change_catalog(weir_catalog::CatalogChange::Drop(job.id))?;
+                    engine.commit(transaction, Vec::new()).await
+                };
+                if let Err(error) = dropped.await {
+                    tracing::warn!(job = %job.name, %error, "a job whose creation was given up could not be dropped");
+                }
+            }
+        });
+    }
+}
+
+/// The columns of statements that give rows and are no queries.
+fn result_columns(statement: &Statement) -> Vec<Column> {
+    let text = |names: &[&str]| names.iter().map(|name| super::system::text_column(name)).collect();
+    match statement {
+        Statement::ShowSetting(name) if name == "all" => text(&["name", "setting", "description"]),
+        Statement::ShowSetting(name) => text(&[name.as_str()]),
+        Statement::Describe(_) => text(&["column", "type", "nullable", "default", "key"]),
+        Statement::Explain(_) => text(&["QUERY PLAN"]),
+        Statement::Show(kind) => super::system::show_columns(*kind),
+        _ => Vec::new(),
+    }
+}
+
+/// The types of `$1`, `$2`, ... in order. Errors with `42P18` where one is left out.
+pub(super) fn parameter_list(parameters: &BTreeMap<usize, SqlType>) -> Result<Vec<SqlType>> {
+    let count = parameters.keys().next_back().copied().unwrap_or(0);
+    (1..=count)
+        .map(|number| {
+            parameters.get(&number).cloned().ok_or_else(|| {
+                let code = SqlState::parse("42P18").unwrap_or(SqlState::UNDEFINED_PARAMETER);
+                Error::new(code, format!("could not determine data type of parameter ${number}"))
+            })
+        })
+        .collect()
+}
+
+/// The SQL types of parameter values; `None` for a NULL without type.
+pub(super) fn types_of(parameters: &[ScalarValue]) -> Vec<Option<SqlType>> {
+    parameters
+        .iter()
+        .map(|value| match value.data_type() {
+            arrow::datatypes::DataType::Null => None,
+            data_type => SqlType::from_arrow(&data_type),
+        })
+        .collect()
+}
+
+/// `plan` with the values of its parameters in place.
+pub(super) fn with_parameters(plan: LogicalPlan, parameters: Vec<ScalarValue>) -> Result<LogicalPlan> {
+    if parameters.is_empty() {
+        return Ok(plan);
+    }
+    plan.with_param_values(parameters).map_err(crate::operators::error::from_datafusion)
+}

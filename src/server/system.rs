@@ -1,0 +1,343 @@
+//! The system views: what runs, what it costs, and what is in force, as tables that queries can read.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
+use datafusion::catalog::TableProvider;
+use datafusion::datasource::MemTable;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use weir_catalog::{Column, Error, JobKind, Object, Result, SqlType};
+use weir_sql::binder::SystemSource;
+use weir_sql::statement::ShowKind;
+
+use super::session::{Reply, RowStream};
+use crate::job::Engine;
+use crate::job::settings::SETTINGS;
+use crate::operators::error::{from_arrow, from_datafusion};
+use crate::runtime::metrics;
+
+/// Finds the system views by name, and reads them.
+#[derive(Clone, Debug, Default)]
+pub struct SystemTables;
+
+type ColumnList = &'static [(&'static str, SqlType)];
+
+const JOBS: ColumnList = &[
+    ("id", SqlType::BigInt),
+    ("name", SqlType::Text),
+    ("kind", SqlType::Text),
+    ("state", SqlType::Text),
+    ("parallelism", SqlType::BigInt),
+    ("barrier", SqlType::BigInt),
+    ("restarts", SqlType::BigInt),
+    ("error_code", SqlType::Text),
+    ("last_error", SqlType::Text),
+];
+const OPERATORS: ColumnList = &[
+    ("job", SqlType::Text),
+    ("uid", SqlType::Text),
+    ("operator", SqlType::Text),
+    ("subtask", SqlType::BigInt),
+    ("rows_in", SqlType::BigInt),
+    ("rows_out", SqlType::BigInt),
+    ("busy_percent", SqlType::BigInt),
+    ("back_pressured_percent", SqlType::BigInt),
+    ("state_rows", SqlType::BigInt),
+    ("state_bytes", SqlType::BigInt),
+    ("memory_bytes", SqlType::BigInt),
+];
+const CHECKPOINTS: ColumnList = &[
+    ("checkpoint", SqlType::BigInt),
+    ("state", SqlType::Text),
+    ("started", SqlType::TIMESTAMP),
+    ("duration_us", SqlType::BigInt),
+    ("job", SqlType::Text),
+    ("uid", SqlType::Text),
+    ("subtask", SqlType::BigInt),
+    ("alignment_us", SqlType::BigInt),
+    ("snapshot_us", SqlType::BigInt),
+    ("store_us", SqlType::BigInt),
+    ("bytes", SqlType::BigInt),
+    ("bytes_new", SqlType::BigInt),
+    ("files_new", SqlType::BigInt),
+    ("files_reused", SqlType::BigInt),
+    ("error", SqlType::Text),
+];
+const SETTINGS_COLUMNS: ColumnList =
+    &[("name", SqlType::Text), ("setting", SqlType::Text), ("default", SqlType::Text), ("description", SqlType::Text)];
+const RELATIONS: ColumnList = &[
+    ("id", SqlType::BigInt),
+    ("name", SqlType::Text),
+    ("kind", SqlType::Text),
+    ("connector", SqlType::Text),
+    ("guarantee", SqlType::Text),
+    ("definition", SqlType::Text),
+];
+
+const VIEWS: &[(&str, ColumnList)] = &[
+    ("weir_jobs", JOBS),
+    ("weir_operators", OPERATORS),
+    ("weir_checkpoints", CHECKPOINTS),
+    ("weir_settings", SETTINGS_COLUMNS),
+    ("weir_relations", RELATIONS),
+];
+
+fn columns(list: ColumnList) -> Vec<Column> {
+    list.iter().map(|(name, ty)| Column { name: (*name).to_string(), ty: ty.clone(), nullable: true, default: None }).collect()
+}
+
+/// A nullable TEXT column.
+pub fn text_column(name: &str) -> Column {
+    Column { name: name.to_string(), ty: SqlType::Text, nullable: true, default: None }
+}
+
+impl weir_sql::binder::SystemTables for SystemTables {
+    fn resolve(&self, schema: Option<&str>, name: &str) -> Option<SystemSource> {
+        if !matches!(schema, None | Some("public" | "weir_catalog")) {
+            return None;
+        }
+        let (name, list) = VIEWS.iter().find(|(known, _)| *known == name)?;
+        Some(SystemSource { name: (*name).to_string(), columns: columns(list) })
+    }
+}
+
+impl SystemTables {
+    /// The present content of a system view.
+    pub fn provider(&self, name: &str, engine: &Engine) -> Result<Arc<dyn TableProvider>> {
+        let (_, list) =
+            VIEWS.iter().find(|(known, _)| *known == name).ok_or_else(|| Error::internal(format!("there is no system view \"{name}\"")))?;
+        let mut rows = Rows::new(list);
+        match name {
+            "weir_jobs" => jobs(engine, &mut rows),
+            "weir_operators" => operators(engine, &mut rows),
+            "weir_checkpoints" => checkpoints(engine, &mut rows),
+            "weir_settings" => settings(engine, &mut rows),
+            _ => relations(engine, &mut rows),
+        }
+        let batch = rows.finish()?;
+        let table = MemTable::try_new(batch.schema(), vec![vec![batch]]).map_err(from_datafusion)?;
+        Ok(Arc::new(table))
+    }
+}
+
+/// A value of a system view.
+enum Value {
+    Int(Option<i64>),
+    Text(Option<String>),
+    Time(Option<i64>),
+}
+
+impl From<u64> for Value {
+    fn from(value: u64) -> Value {
+        Value::Int(i64::try_from(value).ok())
+    }
+}
+
+impl From<usize> for Value {
+    fn from(value: usize) -> Value {
+        Value::Int(i64::try_from(value).ok())
+    }
+}
+
+impl From<&str> for Value {
+    fn from(value: &str) -> Value {
+        Value::Text(Some(value.to_string()))
+    }
+}
+
+impl From<Option<String>> for Value {
+    fn from(value: Option<String>) -> Value {
+        Value::Text(value)
+    }
+}
+
+/// Collects the rows of a system view by column.
+struct Rows {
+    schema: SchemaRef,
+    columns: Vec<Vec<Value>>,
+}
+
+impl Rows {
+    fn new(list: ColumnList) -> Rows {
+        Rows { schema: weir_catalog::object::schema_of(&columns(list)), columns: list.iter().map(|_| Vec::new()).collect() }
+    }
+
+    fn push<const N: usize>(&mut self, values: [Value; N]) {
+        debug_assert_eq!(N, self.columns.len());
+        for (column, value) in self.columns.iter_mut().zip(values) {
+            column.push(value);
+        }
+    }
+
+    fn finish(self) -> Result<RecordBatch> {
+        let arrays = self
+            .schema
+            .fields()
+            .iter()
+            .zip(&self.columns)
+            .map(|(field, values)| -> ArrayRef {
+                let int = |value: &Value| match value {
+                    Value::Int(value) | Value::Time(value) => *value,
+                    Value::Text(_) => None,
+                };
+                match field.data_type() {
+                    DataType::Int64 => Arc::new(values.iter().map(int).collect::<Int64Array>()),
+                    DataType::Timestamp(TimeUnit::Microsecond, None) => {
+                        Arc::new(values.iter().map(int).collect::<TimestampMicrosecondArray>())
+                    }
+                    _ => Arc::new(
+                        values
+                            .iter()
+                            .map(|value| match value {
+                                Value::Text(value) => value.as_deref(),
+                                _ => None,
+                            })
+                            .collect::<StringArray>(),
+                    ),
+                }
+            })
+            .collect();
+        RecordBatch::try_new(self.schema, arrays).map_err(from_arrow)
+    }
+}
+
+fn jobs(engine: &Engine, rows: &mut Rows) {
+    for job in &engine.board().read().jobs {
+        let error = job.last_error.as_ref();
+        rows.push([
+            job.id.into(),
+            job.name.as_str().into(),
+            job.kind.into(),
+            job.state.as_str().into(),
+            job.parallelism.into(),
+            job.barrier.into(),
+            job.restarts.into(),
+            error.map(|error| error.code().to_string()).into(),
+            error.map(ToString::to_string).into(),
+        ]);
+    }
+}
+
+fn operators(engine: &Engine, rows: &mut Rows) {
+    let now = engine.clock().now_us();
+    for job in &engine.board().read().jobs {
+        for operator in &job.operators {
+            let ran_us = u64::try_from(now - operator.started_us).unwrap_or(0).max(1);
+            let percent = |us: u64| (us.saturating_mul(100) / ran_us).min(100);
+            rows.push([
+                job.name.as_str().into(),
+                operator.uid.as_str().into(),
+                operator.operator.as_str().into(),
+                operator.subtask.into(),
+                metrics::get(&operator.metrics.rows_in).into(),
+                metrics::get(&operator.metrics.rows_out).into(),
+                percent(metrics::get(&operator.subtask_metrics.busy_us)).into(),
+                percent(metrics::get(&operator.subtask_metrics.back_pressured_us)).into(),
+                metrics::get(&operator.metrics.state_rows).into(),
+                metrics::get(&operator.metrics.state_bytes).into(),
+                metrics::get(&operator.metrics.memory_bytes).into(),
+            ]);
+        }
+    }
+}
+
+fn checkpoints(engine: &Engine, rows: &mut Rows) {
+    for checkpoint in &engine.board().read().checkpoints {
+        let duration = checkpoint.ended_us.map(|ended| ended - checkpoint.started_us);
+        let error = checkpoint.error.as_ref().map(ToString::to_string);
+        let mut push = |job: Option<String>, uid: Option<String>, subtask: Value, costs: [Value; 7]| {
+            let [alignment, snapshot, store, bytes, bytes_new, files_new, files_reused] = costs;
+            rows.push([
+                checkpoint.checkpoint.into(),
+                checkpoint.state.as_str().into(),
+                Value::Time(Some(checkpoint.started_us)),
+                Value::Int(duration),
+                job.into(),
+                uid.into(),
+                subtask,
+                alignment,
+                snapshot,
+                store,
+                bytes,
+                bytes_new,
+                files_new,
+                files_reused,
+                error.clone().into(),
+            ]);
+        };
+        if checkpoint.parts.is_empty() {
+            push(None, None, Value::Int(None), [const { Value::Int(None) }; 7]);
+        }
+        for part in &checkpoint.parts {
+            let cost = part.cost;
+            push(
+                Some(part.job_name.clone()),
+                Some(part.uid.clone()),
+                part.subtask.into(),
+                [
+                    cost.alignment_us.into(),
+                    cost.snapshot_us.into(),
+                    cost.store_us.into(),
+                    cost.bytes.into(),
+                    cost.bytes_new.into(),
+                    cost.files_new.into(),
+                    cost.files_reused.into(),
+                ],
+            );
+        }
+    }
+}
+
+fn settings(engine: &Engine, rows: &mut Rows) {
+    let settings = engine.settings();
+    for info in SETTINGS {
+        rows.push([info.name.into(), settings.get(info.name).into(), info.default.into(), info.description.into()]);
+    }
+}
+
+fn relations(engine: &Engine, rows: &mut Rows) {
+    for object in engine.catalog().objects() {
+        let (connector, guarantee) = match object.as_ref() {
+            Object::ConnectorTable(table) => (Some(table.connector.clone()), None),
+            Object::Job(job) => match &job.kind {
+                JobKind::Sink { connector, .. } => (Some(connector.clone()), Some(crate::sinks::guarantee(connector).to_string())),
+                _ => (None, None),
+            },
+            Object::StoredTable(_) | Object::View(_) => (None, None),
+        };
+        rows.push([
+            object.id().into(),
+            object.name().into(),
+            object.kind().into(),
+            connector.into(),
+            guarantee.into(),
+            object.sql().into(),
+        ]);
+    }
+}
+
+/// The columns of what SHOW lists.
+pub fn show_columns(kind: ShowKind) -> Vec<Column> {
+    let text = |names: &[&str]| names.iter().map(|name| text_column(name)).collect();
+    match kind {
+        ShowKind::Jobs => columns(JOBS),
+        ShowKind::Checkpoints => columns(CHECKPOINTS),
+        ShowKind::Tables => text(&["name", "kind", "connector"]),
+        ShowKind::Sources => text(&["name", "connector"]),
+        ShowKind::Views | ShowKind::MaterializedViews => text(&["name", "definition"]),
+        ShowKind::Sinks => text(&["name", "connector", "guarantee", "definition"]),
+    }
+}
+
+/// Rows of text.
+pub fn text_rows(names: &[&str], rows: Vec<Vec<Option<String>>>, tag: &'static str) -> Result<Reply> {
+    let columns: Vec<Column> = names.iter().map(|name| text_column(name)).collect();
+    let schema = weir_catalog::object::schema_of(&columns);
+    let arrays = (0..names.len())
+        .map(|column| Arc::new(rows.iter().map(|row| row[column].as_deref()).collect::<StringArray>()) as ArrayRef)
+        .collect();
+    let batch = RecordBatch::try_new(schema.clone(), arrays).map_err(from_arrow)?;
+    let stream = RecordBatchStreamAdapter::new(schema, futures::stream::iter([Ok(batch)]));
+    Ok(Reply::Rows(RowStream { columns, stream: Box::pin(stream), tag }))
+}
