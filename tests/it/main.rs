@@ -1,0 +1,37 @@
+//! weir from the outside: every test here drives a real `weir` binary, most of them over the PostgreSQL wire protocol.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`run`] | the run's seed and length, and how a test says that it can't run here |
+//! | [`rows`] | results, and comparing them as multisets |
+//! | [`server`] | a `weir serve` process: started, killed, started again with other settings |
+//! | [`views`] | which views a file's statements make, and the answer that each must show |
+//! | [`reference`] | a real PostgreSQL of the test's own |
+//! | [`slt`] | the `.slt` files, straight, through kills, and through restarts at another parallelism |
+//! | [`random`] | generated tables, updates, queries and barriers |
+//! | [`postgres`] | the same statements on weir and on PostgreSQL |
+//! | [`crash`] | kill -9 at random moments under concurrent writers |
+//! | [`consistency`] | money is never made or lost, whenever one looks |
+//! | [`poison`] | a row on which an expression fails |
+//! | [`corruption`] | a flipped byte in what is on disk |
+//! | [`full_disk`] | a disk without room |
+//! | [`psql`] | what a user of psql sees |
+//! | [`protocol`] | prepared statements, parameters, binary values, cancelling |
+//! | [`scripts`] | `weir run` |
+
+mod consistency;
+mod corruption;
+mod crash;
+mod full_disk;
+mod poison;
+mod postgres;
+mod protocol;
+mod psql;
+mod random;
+mod reference;
+mod rows;
+mod run;
+mod scripts;
+mod server;
+mod slt;
+mod views;

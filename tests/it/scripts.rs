@@ -1,0 +1,82 @@
+//! `weir run FILE.sql` and `weir sql`: the programs' own output and exit status.
+
+use std::io::Write;
+use std::process::{Output, Stdio};
+
+use crate::server::{Server, settings, weir};
+
+fn run_script(script: &str, data_dir: Option<&std::path::Path>) -> Output {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("script.sql");
+    std::fs::write(&file, script).expect("the script can be written");
+    let mut command = weir();
+    command.arg("run").arg(&file).stdin(Stdio::null());
+    if let Some(data_dir) = data_dir {
+        command.arg("--data-dir").arg(data_dir);
+    }
+    command.output().expect("weir runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_script_waits_for_its_bounded_jobs_and_prints_its_selects() {
+    let output = run_script(
+        "CREATE TABLE t (a INT, b TEXT);\n\
+         INSERT INTO t VALUES (1, 'x'), (2, 'x'), (40, 'y'); -- a comment; with a semicolon\n\
+         CREATE MATERIALIZED VIEW v AS SELECT b, sum(a) AS total FROM t GROUP BY b;\n\
+         FLUSH;\n\
+         SELECT b, total + 1000 AS answer FROM v ORDER BY b;\n\
+         CREATE TABLE out (auction BIGINT, n BIGINT) WITH (connector = 'blackhole');\n\
+         CREATE TABLE bid WITH (connector = 'nexmark', 'table' = 'bid', 'events.num' = '50000');\n\
+         INSERT INTO out SELECT auction, count(*) FROM bid GROUP BY auction;\n",
+        None,
+    );
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{printed}\n{errors}");
+    let lines: Vec<&str> = printed.lines().collect();
+    let x = lines.iter().position(|line| line.contains('x') && line.contains("1003")).unwrap_or_else(|| panic!("{printed}"));
+    let y = lines.iter().position(|line| line.contains('y') && line.contains("1040")).unwrap_or_else(|| panic!("{printed}"));
+    assert!(x < y && printed.contains("answer"), "{printed}");
+}
+
+#[test]
+fn a_script_that_fails_says_so_and_stops() {
+    let output = run_script("SELECT 1 + 1 AS two;\nSELECT * FROM nobody;\nSELECT 17171 AS never;\n", None);
+    assert!(!output.status.success());
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(printed.contains("two"), "{printed}");
+    assert!(!printed.contains("17171"), "{printed}");
+    assert!(errors.contains("relation \"nobody\" does not exist"), "{errors}");
+}
+
+#[test]
+fn a_script_keeps_what_it_makes_in_its_data_folder() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let data_dir = folder.path().join("data");
+    let first = run_script(
+        "CREATE TABLE t (a INT); INSERT INTO t VALUES (41); CREATE MATERIALIZED VIEW v AS SELECT sum(a) AS s FROM t;",
+        Some(&data_dir),
+    );
+    assert!(first.status.success(), "{}", text(&first.stderr));
+    let second = run_script("INSERT INTO t VALUES (59000); FLUSH; SELECT s FROM v;", Some(&data_dir));
+    assert!(second.status.success(), "{}", text(&second.stderr));
+    assert!(text(&second.stdout).contains("59041"), "{}", text(&second.stdout));
+}
+
+#[test]
+fn the_shell_reads_statements_from_its_standard_input() {
+    let server = Server::start(&settings(&[]));
+    let url = format!("postgres://weir@{}/weir", server.address());
+    let mut shell =
+        weir().args(["sql", &url]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("weir runs");
+    let input = b"CREATE TABLE t (a INT);\nINSERT INTO t VALUES (1),\n (2);\nSELECT sum(a) + 4210 AS answer FROM t;\nSELECT * FROM nobody;\nSELECT 5 * 1111 AS later;\n";
+    shell.stdin.take().expect("stdin is piped").write_all(input).expect("the shell reads");
+    let output = shell.wait_with_output().expect("the shell ends");
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(printed.contains("4213"), "{printed}\n{errors}");
+    assert!(printed.contains("5555"), "an error ended the shell: {printed}\n{errors}");
+    assert!(format!("{printed}{errors}").contains("relation \"nobody\" does not exist"), "{printed}\n{errors}");
+}
