@@ -205,6 +205,8 @@ pub struct Manager {
     last_barrier_time_us: i64,
     last_barrier_at: Instant,
     last_commit: CommitSeq,
+    /// The commits of the barriers whose versions stay readable, oldest first: stored tables are read as of these too.
+    readable_commits: VecDeque<CommitSeq>,
     next_run: u64,
     want_barrier: bool,
     want_checkpoint: Vec<oneshot::Sender<Result<()>>>,
@@ -253,6 +255,7 @@ impl Manager {
             last_barrier_time_us: manifest.jobs.values().map(|job| job.time_us).max().unwrap_or(0),
             last_barrier_at: now,
             last_commit: 0,
+            readable_commits: VecDeque::new(),
             next_run: 1,
             want_barrier: true,
             want_checkpoint: Vec::new(),
@@ -1108,6 +1111,13 @@ impl Manager {
         let barrier = Arc::new(Barrier { number, commit, time_us: self.last_barrier_time_us, publish: true, checkpoint, stop: false });
         self.last_barrier_at = Instant::now();
         self.last_commit = commit;
+        self.readable_commits.push_back(commit);
+        if self.readable_commits.len() > self.context.build.retained_barriers {
+            self.readable_commits.pop_front();
+        }
+        if let Some(oldest) = self.readable_commits.front() {
+            self.context.tables.set_oldest_needed(*oldest);
+        }
         self.want_barrier = false;
         self.changed = true;
         if checkpoint {
