@@ -221,7 +221,12 @@ impl Bench {
         self.open(name, options)
     }
 
-    fn ingest(&self, db: &DB, options: &Options, entries: impl Iterator<Item = (Vec<u8>, Option<Vec<u8>>)>) -> Result<()> {
+    fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        db: &DB,
+        options: &Options,
+        entries: impl Iterator<Item = (K, Option<V>)>,
+    ) -> Result<()> {
         static FILES: AtomicU64 = AtomicU64::new(0);
         let mut entries = entries.peekable();
         let mut paths = Vec::new();
@@ -233,7 +238,7 @@ impl Bench {
             while bytes < 64 << 20
                 && let Some((key, value)) = entries.next()
             {
-                bytes += key.len() + VALUE_BYTES;
+                bytes += key.as_ref().len() + VALUE_BYTES;
                 match value {
                     Some(value) => writer.put(key, value)?,
                     None => writer.delete(key)?,
@@ -251,7 +256,7 @@ impl Bench {
         let mut options = WriteOptions::default();
         options.disable_wal(true);
         let mut batch = WriteBatch::default();
-        for (key, value) in writes {
+        for (key, value) in writes.iter() {
             match value {
                 Some(value) => batch.put(key, value),
                 None => batch.delete(key),
@@ -369,7 +374,7 @@ impl Bench {
                 times[1].push(watch.cpu());
                 let writes = dirty(self.keys, size, 2 * round + 2);
                 let watch = Stopwatch::of_process();
-                self.ingest(&db, &options, writes.into_iter())?;
+                self.ingest(&db, &options, writes.iter())?;
                 times[2].push(watch.wall());
                 times[3].push(watch.cpu());
             }

@@ -55,6 +55,7 @@ states! {
     CONFIGURATION_LIMIT_EXCEEDED = "53400";
     /// A row over `max_row_bytes`, or a statement over a fixed limit.
     PROGRAM_LIMIT_EXCEEDED = "54000";
+    STATEMENT_TOO_COMPLEX = "54001";
     OBJECT_NOT_IN_PREREQUISITE_STATE = "55000";
     QUERY_CANCELED = "57014";
     ADMIN_SHUTDOWN = "57P01";

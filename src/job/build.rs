@@ -148,7 +148,7 @@ pub fn build(
                     }
                 })
                 .sum();
-            let (receiving, sending) = inbox(inputs);
+            let (receiving, sending) = inbox(inputs, &context.memory);
             receivers.push(Some(receiving));
             senders.push(sending);
         }
@@ -334,7 +334,7 @@ impl SubtaskMaker<'_> {
             NodeOp::ViewScan { view, projection } => {
                 *bounded = false;
                 self.describe(node, "view scan");
-                let (inbox, mut senders) = inbox_of_one();
+                let (inbox, mut senders) = crate::runtime::inbox::inbox(1, &self.context.memory);
                 let sender = senders.pop().ok_or_else(|| Error::internal("an inbox has no input"))?;
                 Ok(HeadPlan::View { view: *view, projection: projection.clone(), inbox, sender })
             }
@@ -458,8 +458,4 @@ impl SubtaskMaker<'_> {
         });
         Ok(backend)
     }
-}
-
-fn inbox_of_one() -> (Inbox, Vec<EdgeSender>) {
-    inbox(1)
 }

@@ -27,6 +27,13 @@ use crate::state::memory_pool::MemoryPool;
 use crate::state::{MemoryBackend, RestorePart, RocksBackend, SharedRocks, StateBackend, StateSnapshot};
 use crate::stream::{BarrierNumber, CommitSeq, KeyGroupRange};
 
+/// The stack of every thread that binds, plans or runs statements: walks over syntax trees and plans go as deep as those are, which the parser bounds.
+/// What is not used of it costs address space only.
+pub const STACK_BYTES: usize = 256 << 20;
+/// RocksDB's write buffers have this part of the memory: one in so many. Large writes go past them.
+const WRITE_BUFFER_SHARE: usize = 16;
+/// The stored tables' changes that are not in their base may hold this part of the memory: one in so many.
+const UNFOLDED_SHARE: usize = 16;
 /// Batch queries may hold this part of the memory: one in so many.
 pub const QUERY_SHARE: usize = 5;
 
@@ -108,16 +115,16 @@ impl Engine {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .thread_name("weir-subtask")
             .worker_threads(cores)
+            .thread_stack_size(STACK_BYTES)
             .max_blocking_threads(64)
             .enable_all()
             .build()
             .map_err(|e| Error::io("start threads", &e))?;
         let spawner = Spawner::new(runtime.handle().clone());
 
-        // RocksDB's share is a cache with its write buffers in it; queries have a pool of their own; the rest is for operators and versions.
-        let rocks_bytes = settings.memory * 2 / 5;
-        let rocks = Arc::new(SharedRocks::new(rocks_bytes, rocks_bytes / 2)?);
-        let memory = MemoryPool::new(settings.memory - rocks_bytes - settings.memory / QUERY_SHARE);
+        // Write buffers are within RocksDB's cache, whose size the pool decides.
+        let rocks = Arc::new(SharedRocks::new(settings.memory / 2, settings.memory / WRITE_BUFFER_SHARE)?);
+        let memory = MemoryPool::with_cache(settings.memory, rocks.as_ref().clone());
 
         let (store, manifests) = CheckpointStore::open(files.clone(), &dir.join("checkpoints"))?;
         let store = Arc::new(store);
@@ -459,5 +466,9 @@ fn open_tables(
     for part in &parts {
         build.files.remove_dir(&part.dir)?;
     }
-    Tables::open(log.clone(), recovered, backend, base, TablesSettings { max_row_bytes, ..TablesSettings::default() })
+    let defaults = TablesSettings::default();
+    let max_unfolded_bytes = defaults.max_unfolded_bytes.min((build.memory.limit() / UNFOLDED_SHARE) as u64);
+    let tables = Tables::open(log.clone(), recovered, backend, base, TablesSettings { max_row_bytes, max_unfolded_bytes, ..defaults })?;
+    tables.count_memory(build.memory.charge());
+    Ok(tables)
 }

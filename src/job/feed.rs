@@ -33,7 +33,7 @@ impl TableFeed {
         // The reader first: it pins the log before anyone may cut it.
         let changes = tables.reader(table, projection.clone(), from)?;
         let rows = if backfill {
-            let options = ScanOptions { projection: Some(projection), row_key: false };
+            let options = ScanOptions { projection: Some(projection), row_key: false, ..ScanOptions::default() };
             Some(tables.snapshot(from)?.scan(definition, options)?)
         } else {
             None

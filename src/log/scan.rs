@@ -9,7 +9,7 @@ use weir_catalog::{Error, ObjectId, Result, StoredTable};
 
 use super::layout::{TableLayout, key_range, row_key, row_key_column};
 use super::writes::TableWrites;
-use crate::state::{EncodedRows, StateSnapshot, VersionSnapshot};
+use crate::state::{EncodedRows, KeyCodec, StateSnapshot, VersionSnapshot};
 use crate::stream::CommitSeq;
 
 /// The name of the hidden column with row keys, after the table's own columns.
@@ -27,6 +27,9 @@ pub struct ScanOptions {
     pub projection: Option<Vec<usize>>,
     /// Adds [`ROW_KEY_COLUMN`], Binary: what UPDATE and DELETE name rows by.
     pub row_key: bool,
+    /// Leaves out stored rows whose first PRIMARY KEY columns do not have these values, an array of length 1 for each. A transaction's own rows are given
+    /// whatever their key.
+    pub key_prefix: Vec<ArrayRef>,
 }
 
 /// All stored tables as of one commit, with the writes of one transaction over it if it was made by one. Cheap to clone.
@@ -51,6 +54,33 @@ impl TablesSnapshot {
     /// The rows of `table`, in the order of their keys, a transaction's own new rows at the end. A table that did not exist has none.
     pub fn scan(&self, table: &StoredTable, options: ScanOptions) -> Result<TableScan> {
         TableScan::new(self, table, options)
+    }
+
+    /// The rows whose PRIMARY KEY is among `keys` (an array for each key column, in the key's order; a key may come more than once), as a scan gives them.
+    pub fn lookup(&self, table: &StoredTable, keys: &[ArrayRef], options: ScanOptions) -> Result<RecordBatch> {
+        let scan = TableScan::new(self, table, options)?;
+        let Some((_, codec)) = &scan.layout.key else {
+            return Err(Error::internal(format!("table \"{}\" has no primary key", table.name)));
+        };
+        let mut encoded = EncodedRows::new();
+        codec.encode(keys, &mut encoded)?;
+        let (mut found, mut rows) = (EncodedRows::new(), EncodedRows::new());
+        for key in encoded.distinct() {
+            match scan.writes.as_deref().and_then(|writes| writes.get(key)) {
+                Some(None) => {}
+                Some(Some(row)) => {
+                    found.push(key);
+                    rows.push(row);
+                }
+                None => {
+                    if let Some(row) = self.rows.get(&scan.layout.store_key(key))? {
+                        found.push(key);
+                        rows.push(&row);
+                    }
+                }
+            }
+        }
+        scan.batch(&found, &rows)
     }
 
     /// The rows whose PRIMARY KEY is among `keys` (one array a key column, in the key's order), and for each which of `keys` it is.
@@ -101,7 +131,17 @@ pub struct TableScan {
 impl TableScan {
     fn new(snapshot: &TablesSnapshot, table: &StoredTable, options: ScanOptions) -> Result<TableScan> {
         let layout = TableLayout::new(table)?;
-        let range = key_range(table.id);
+        let mut range = key_range(table.id);
+        if !options.key_prefix.is_empty() {
+            let types: Vec<DataType> = options.key_prefix.iter().map(|values| values.data_type().clone()).collect();
+            let mut encoded = EncodedRows::new();
+            KeyCodec::new(&types)?.encode(&options.key_prefix, &mut encoded)?;
+            // A key is its columns' encodings one after another, none of which begins another.
+            range.start = layout.store_key(encoded.get(0));
+            range.end = range.start.clone();
+            // What follows all keys that begin so: no encoding of a column begins with FF.
+            range.end.push(0xFF);
+        }
         let mut fields: Vec<Arc<Field>> = match &options.projection {
             Some(projection) => projection.iter().map(|column| layout.schema.fields()[*column].clone()).collect(),
             None => layout.schema.fields().to_vec(),

@@ -24,6 +24,7 @@ use super::scan::TablesSnapshot;
 use super::transaction::Transaction;
 use super::{Applier, Commit, EngineLog, LogReader, Recovered, TableChange};
 use crate::seams::hash::HashMap;
+use crate::state::memory_pool::Charge;
 use crate::state::{EncodedRows, StateBackend, StateSize, VersionedStore, Versions, Writes};
 use crate::stream::{Batch, CommitSeq};
 
@@ -63,6 +64,8 @@ pub(super) struct Applied {
     /// What came after the base, bytes of log, and the limit from which on it is folded.
     unfolded_bytes: u64,
     max_unfolded_bytes: u64,
+    /// Where the memory of changes that are not in the base is counted.
+    memory: Option<Charge>,
 }
 
 /// The stored tables of an engine.
@@ -125,6 +128,7 @@ impl Tables {
             changed: base_version,
             unfolded_bytes: 0,
             max_unfolded_bytes: settings.max_unfolded_bytes,
+            memory: None,
         };
         for object in recovered.catalog.objects() {
             if let Object::StoredTable(table) = &**object {
@@ -155,6 +159,13 @@ impl Tables {
             statement_locks: Mutex::default(),
             settings,
         }))
+    }
+
+    /// Counts the memory of changes that are not in the base with `charge` from now on.
+    pub fn count_memory(&self, charge: Charge) {
+        let mut applied = self.applied.lock();
+        applied.memory = Some(charge);
+        applied.count_memory();
     }
 
     /// The log.
@@ -314,8 +325,8 @@ impl Applied {
                     .map_err(|e| Error::new(e.code().clone(), format!("commit {} can't be applied: {}", commit.seq, e.message())))?;
             }
         }
-        writes.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        if writes.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+        writes.sort();
+        if !writes.is_sorted() {
             return Err(Error::corrupted(format!("commit {} changes a row twice", commit.seq)));
         }
         if !writes.is_empty() {
@@ -331,6 +342,7 @@ impl Applied {
         if fold {
             self.fold(commit.seq)?;
         }
+        self.count_memory();
         Ok(())
     }
 
@@ -341,8 +353,15 @@ impl Applied {
             self.store.fold(through)?;
             self.base_version = through;
             self.unfolded_bytes = 0;
+            self.count_memory();
         }
         Ok(self.base_version)
+    }
+
+    fn count_memory(&self) {
+        if let Some(memory) = &self.memory {
+            memory.set(self.store.overlay_bytes());
+        }
     }
 
     /// Removes rows of tables dropped up to `through`, which is folded. Returns whether there may be more.
@@ -352,7 +371,7 @@ impl Applied {
         let range = key_range(id);
         let mut deletes = Writes::new();
         self.store.backend().scan(&range.start, &range.end, &mut |key, _| {
-            deletes.push((key.to_vec(), None));
+            deletes.push(key, None)?;
             Ok(deletes.len() < PURGE_ROWS)
         })?;
         if deletes.len() < PURGE_ROWS {
@@ -361,7 +380,7 @@ impl Applied {
         }
         if !deletes.is_empty() {
             // No version that can be read from the base on has these rows, and older ones have a snapshot of their own.
-            self.store.backend_mut().write(deletes)?;
+            self.store.backend_mut().write(&deletes)?;
         }
         Ok(true)
     }
@@ -378,12 +397,12 @@ fn add_writes(layout: &TableLayout, change: &TableChange, writes: &mut Writes) -
     layout.encode_rows(rows, &mut encoded)?;
     for i in 0..rows.num_rows() {
         let row = match change.batch.kind(i) {
-            RowKind::Insert | RowKind::UpdateAfter => Some(encoded.get(i).to_vec()),
+            RowKind::Insert | RowKind::UpdateAfter => Some(encoded.get(i)),
             RowKind::Delete => None,
             // Its `+U`, which has the same key, follows.
             RowKind::UpdateBefore => continue,
         };
-        writes.push((layout.store_key(keys.get(i)), row));
+        writes.push(&layout.store_key(keys.get(i)), row)?;
     }
     Ok(())
 }

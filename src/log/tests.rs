@@ -108,7 +108,7 @@ fn scan(snapshot: &TablesSnapshot, table: &StoredTable) -> Vec<(i64, String)> {
 
 /// The rows with these ids, as UPDATE and DELETE read them.
 fn select(snapshot: &TablesSnapshot, table: &StoredTable, ids: &[i64]) -> (ArrayRef, RecordBatch) {
-    let options = ScanOptions { projection: None, row_key: true };
+    let options = ScanOptions { projection: None, row_key: true, ..ScanOptions::default() };
     let scan = snapshot.scan(table, options).unwrap();
     let schema = scan.schema();
     let batches: Vec<RecordBatch> = scan.map(Result::unwrap).collect();

@@ -17,6 +17,8 @@ use crate::state::{StateBackend, StateSnapshot, Writes};
 use crate::stream::key_group::{key_group, key_hash};
 use crate::stream::{Barrier, Batch};
 
+/// The barriers whose versions stay readable also when memory is short: enough for views of one statement to have one in common.
+const LEAST_RETAINED_BARRIERS: usize = 8;
 /// The state tag of a view's rows.
 const ROWS: u8 = 0;
 /// Key group and state tag in front of every key.
@@ -47,6 +49,27 @@ impl RowLayout {
     /// The rows' schema.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
+    }
+
+    /// The columns that are unique together, in the order in which they stand in the state's keys; `None` where there are none.
+    pub fn key(&self) -> Option<&[usize]> {
+        self.key.as_deref()
+    }
+
+    /// The rows of `snapshot` whose key is among `keys`: an array for each key column. Only for rows with a key.
+    pub fn lookup(&self, snapshot: &dyn StateSnapshot, keys: &[ArrayRef]) -> Result<RecordBatch> {
+        if self.key.is_none() || keys.is_empty() {
+            return Err(Error::internal("rows are looked up by a key that they do not have"));
+        }
+        let mut encoded = EncodedRows::new();
+        self.key_codec.encode(keys, &mut encoded)?;
+        let mut rows = EncodedRows::new();
+        for key in encoded.distinct() {
+            if let Some(row) = snapshot.get(&[&state_prefix(key)[..], key].concat())? {
+                rows.push(&row);
+            }
+        }
+        self.decode(rows.iter().map(|row| (&[][..], row)))
     }
 
     fn key_columns(&self, rows: &RecordBatch) -> Vec<ArrayRef> {
@@ -123,74 +146,70 @@ impl Materialize {
     fn net(&mut self) -> Result<Writes> {
         let mut order: Vec<u32> = (0..self.weights.len() as u32).collect();
         order.sort_unstable_by(|a, b| self.keys.get(*a as usize).cmp(self.keys.get(*b as usize)));
-        let mut writes: Writes = Vec::new();
+        let mut writes = Writes::new();
         if self.layout.key.is_some() {
             for run in order.chunk_by(|a, b| self.keys.get(*a as usize) == self.keys.get(*b as usize)) {
-                if let Some(change) = self.net_of_key(run)? {
-                    writes.push((self.state_key(self.keys.get(run[0] as usize)), change));
+                if let Some(row) = self.net_of_key(run)? {
+                    let key = self.keys.get(run[0] as usize);
+                    writes.push_parts(&[&state_prefix(key), key], row.map(|row| self.values.get(row as usize)))?;
                 }
             }
-            writes.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+            writes.sort();
             return Ok(writes);
         }
-        let mut counts: Vec<(Vec<u8>, i64)> = Vec::new();
+        let mut changed = Writes::new();
         for run in order.chunk_by(|a, b| self.keys.get(*a as usize) == self.keys.get(*b as usize)) {
             let weight: i64 = run.iter().map(|row| i64::from(self.weights[*row as usize])).sum();
             if weight != 0 {
-                counts.push((self.state_key(self.keys.get(run[0] as usize)), weight));
+                let key = self.keys.get(run[0] as usize);
+                changed.push_parts(&[&state_prefix(key), key], Some(&weight.to_le_bytes()))?;
             }
         }
-        counts.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        {
-            let keys: Vec<&[u8]> = counts.iter().map(|(key, _)| key.as_slice()).collect();
-            let mut former = vec![0i64; keys.len()];
-            self.store.get_latest(&keys, &mut |at, value| {
-                former[at] = decode_count(value)?;
-                Ok(())
-            })?;
-            for (count, former) in counts.iter_mut().zip(former) {
-                count.1 += former;
-            }
-        }
-        for (key, count) in counts {
+        changed.sort();
+        let keys: Vec<&[u8]> = changed.iter().map(|(key, _)| key).collect();
+        let mut former = vec![0i64; keys.len()];
+        self.store.get_latest(&keys, &mut |at, value| {
+            former[at] = decode_count(value)?;
+            Ok(())
+        })?;
+        for ((key, weight), former) in changed.iter().zip(former) {
+            let count = former + decode_count(weight.unwrap_or_default())?;
             match count {
-                0 => writes.push((key, None)),
-                1.. => writes.push((key, Some(count.to_le_bytes().to_vec()))),
+                0 => writes.push(key, None)?,
+                1.. => writes.push(key, Some(&count.to_le_bytes()))?,
                 _ => return Err(Error::internal("a row was retracted from a view more often than it was added")),
             }
         }
         Ok(writes)
     }
 
-    /// The net change of one key: its new row, its deletion, or nothing.
-    fn net_of_key(&self, run: &[u32]) -> Result<Option<Option<Vec<u8>>>> {
+    /// The net change of one key, whose changes are `run`: which of the epoch's rows it has now, that it has none, or nothing.
+    fn net_of_key(&self, run: &[u32]) -> Result<Option<Option<u32>>> {
         if let [row] = run {
-            let row = *row as usize;
-            return Ok(Some((self.weights[row] > 0).then(|| self.values.get(row).to_vec())));
+            return Ok(Some((self.weights[*row as usize] > 0).then_some(*row)));
         }
-        let mut weights: Vec<(&[u8], i64)> = Vec::new();
+        // Each content with a row that has it, and its weight.
+        let mut weights: Vec<(u32, i64)> = Vec::new();
         for row in run {
             let (value, weight) = (self.values.get(*row as usize), i64::from(self.weights[*row as usize]));
-            match weights.iter_mut().find(|(known, _)| *known == value) {
+            match weights.iter_mut().find(|(known, _)| self.values.get(*known as usize) == value) {
                 Some((_, sum)) => *sum += weight,
-                None => weights.push((value, weight)),
+                None => weights.push((*row, weight)),
             }
         }
         let mut added = weights.iter().filter(|(_, weight)| *weight > 0);
         match (added.next(), added.next()) {
-            (Some((value, 1)), None) => Ok(Some(Some(value.to_vec()))),
+            (Some((row, 1)), None) => Ok(Some(Some(*row))),
             (None, _) => Ok(weights.iter().any(|(_, weight)| *weight < 0).then_some(None)),
             _ => Err(Error::internal("two rows stand for one key of a view at a barrier")),
         }
     }
+}
 
-    fn state_key(&self, key: &[u8]) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(PREFIX_BYTES + key.len());
-        bytes.extend_from_slice(&key_group(key_hash(key)).to_be_bytes());
-        bytes.push(ROWS);
-        bytes.extend_from_slice(key);
-        bytes
-    }
+/// What stands before an encoded key in a view's state.
+fn state_prefix(key: &[u8]) -> [u8; PREFIX_BYTES] {
+    let [high, low] = key_group(key_hash(key)).to_be_bytes();
+    [high, low, ROWS]
 }
 
 impl Operator for Materialize {
@@ -243,8 +262,16 @@ impl Stateful for Materialize {
         self.store.overlay_bytes() + self.keys.memory_size() + self.values.memory_size() + self.weights.len()
     }
 
-    fn shrink(&mut self, _target_bytes: usize, _out: &mut dyn Output) -> Result<()> {
-        self.store.fold(self.last_barrier)
+    fn shrink(&mut self, target_bytes: usize, _out: &mut dyn Output) -> Result<()> {
+        self.store.fold(self.last_barrier)?;
+        // What was folded stays in memory for the readers of the barriers before: then fewer of them stay readable.
+        while self.memory_bytes() > target_bytes && self.recent.len() > LEAST_RETAINED_BARRIERS {
+            self.recent.drain(..self.recent.len() - (self.recent.len() / 2).max(LEAST_RETAINED_BARRIERS));
+            if let Some(oldest) = self.recent.front() {
+                self.store.release(*oldest)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::state::memory_pool::{Charge, MemoryPool};
 use crate::stream::Element;
 
 /// The bytes that one input's queue holds before its sender waits.
@@ -42,6 +43,8 @@ struct Shared {
     readable: Notify,
     /// One for each input: its sender waits here for room.
     writable: Vec<Notify>,
+    /// What waits in all queues, as the memory pool counts it.
+    memory: Charge,
 }
 
 /// The receiving end.
@@ -55,8 +58,8 @@ pub struct EdgeSender {
     input: usize,
 }
 
-/// An inbox with `inputs` inputs, and a sender for each.
-pub fn inbox(inputs: usize) -> (Inbox, Vec<EdgeSender>) {
+/// An inbox with `inputs` inputs, and a sender for each. What waits in it is counted in `memory`.
+pub fn inbox(inputs: usize, memory: &Arc<MemoryPool>) -> (Inbox, Vec<EdgeSender>) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
             queues: (0..inputs).map(|_| Queue { elements: VecDeque::new(), bytes: 0, sender: true }).collect(),
@@ -65,6 +68,7 @@ pub fn inbox(inputs: usize) -> (Inbox, Vec<EdgeSender>) {
         }),
         readable: Notify::new(),
         writable: (0..inputs).map(|_| Notify::new()).collect(),
+        memory: memory.charge(),
     });
     let senders = (0..inputs).map(|input| EdgeSender { shared: shared.clone(), input }).collect();
     (Inbox(shared), senders)
@@ -88,6 +92,7 @@ impl EdgeSender {
                 if size == 0 || queue.bytes == 0 || queue.bytes + size <= INPUT_CAPACITY_BYTES {
                     queue.bytes += size;
                     queue.elements.push_back((element, size));
+                    self.shared.memory.add(size);
                     break;
                 }
             }
@@ -125,6 +130,7 @@ impl Inbox {
             if let Some((element, size)) = state.queues[input].elements.pop_front() {
                 let queue = &mut state.queues[input];
                 queue.bytes -= size;
+                self.0.memory.subtract(size);
                 state.next = (input + 1) % inputs;
                 drop(state);
                 if size > 0 {
@@ -166,6 +172,7 @@ impl Drop for Inbox {
             queue.elements.clear();
             queue.bytes = 0;
         }
+        self.0.memory.set(0);
         drop(state);
         for writable in &self.0.writable {
             writable.notify_one();
@@ -190,7 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_queue_holds_its_sender_and_no_other() {
-        let (inbox, senders) = inbox(2);
+        let (inbox, senders) = inbox(2, &MemoryPool::new(0));
         let large = 400_000; // 3.2 MB: one fits, two do not
         senders[0].send(rows(large)).await.unwrap();
         let waiting = tokio::time::timeout(Duration::from_millis(20), senders[0].send(rows(large))).await;
@@ -205,15 +212,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_blocked_input_gives_nothing() {
-        let (inbox, senders) = inbox(1);
+        let memory = MemoryPool::new(0);
+        let (inbox, senders) = inbox(1, &memory);
         senders[0].send(rows(1)).await.unwrap();
         assert!(inbox.try_recv(&[true]).is_none());
+        assert_eq!(memory.used(), inbox.queued_bytes());
+        assert!(memory.used() > 0);
         assert!(inbox.try_recv(&[false]).is_some());
+        assert_eq!(memory.used(), 0);
+        senders[0].send(rows(1)).await.unwrap();
+        drop(inbox);
+        assert_eq!(memory.used(), 0);
     }
 
     #[tokio::test]
     async fn a_receiver_that_is_gone_fails_a_waiting_send() {
-        let (inbox, mut senders) = inbox(1);
+        let (inbox, mut senders) = inbox(1, &MemoryPool::new(0));
         let sender = senders.remove(0);
         sender.send(rows(500_000)).await.unwrap();
         let waiting = tokio::spawn(async move { sender.send(rows(500_000)).await });

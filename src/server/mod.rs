@@ -9,6 +9,8 @@
 pub mod ddl;
 pub mod dml;
 pub mod encode;
+mod guarded;
+pub mod lookup;
 pub mod pg;
 pub mod pg_catalog;
 

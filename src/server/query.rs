@@ -13,11 +13,11 @@ use datafusion::catalog::{Session as DataFusionSession, TableProvider};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::DefaultTableSource;
 use datafusion::error::{DataFusionError, Result as DataFusionResult};
-use datafusion::execution::memory_pool::FairSpillPool;
+use datafusion::execution::memory_pool::{FairSpillPool, MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, TaskContext};
-use datafusion::logical_expr::{Expr, LogicalPlan, TableScan, TableType};
+use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown, TableScan, TableType};
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
@@ -26,17 +26,70 @@ use datafusion::prelude::SessionConfig;
 use weir_catalog::{ConnectorTable, Error, JobKind, Object, ObjectId, Result, StoredTable};
 use weir_sql::binder::{CatalogSource, SystemSource, optimize_batch};
 
+use super::lookup::KeyFilter;
 use super::system::SystemTables;
 use crate::job::Engine;
 use crate::job::engine::{QUERY_SHARE, ReadCut};
 use crate::log::{ScanOptions, TablesSnapshot, Transaction};
-use crate::operators::error::from_datafusion;
+use crate::operators::error::{from_arrow, from_datafusion};
 use crate::operators::materialize::{RowLayout, RowReader};
 use crate::sources::SourceEvent;
 use crate::state::StateSnapshot;
+use crate::state::memory_pool::Charge;
 
 /// Rows of a batch that a scan gives.
 const SCAN_ROWS: usize = 8192;
+
+/// The memory of batch queries: bounded among themselves, and counted in the engine's pool.
+#[derive(Debug)]
+struct QueryMemory {
+    queries: FairSpillPool,
+    counted: Charge,
+}
+
+impl std::fmt::Display for QueryMemory {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl MemoryPool for QueryMemory {
+    fn name(&self) -> &str {
+        "queries"
+    }
+
+    fn register(&self, consumer: &MemoryConsumer) {
+        self.queries.register(consumer);
+    }
+
+    fn unregister(&self, consumer: &MemoryConsumer) {
+        self.queries.unregister(consumer);
+    }
+
+    fn grow(&self, reservation: &MemoryReservation, additional: usize) {
+        self.queries.grow(reservation, additional);
+        self.counted.add(additional);
+    }
+
+    fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
+        self.queries.shrink(reservation, shrink);
+        self.counted.subtract(shrink);
+    }
+
+    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> datafusion::error::Result<()> {
+        self.queries.try_grow(reservation, additional)?;
+        self.counted.add(additional);
+        Ok(())
+    }
+
+    fn reserved(&self) -> usize {
+        self.queries.reserved()
+    }
+
+    fn memory_limit(&self) -> MemoryLimit {
+        self.queries.memory_limit()
+    }
+}
 
 /// Runs batch queries.
 #[derive(Clone)]
@@ -46,12 +99,16 @@ pub struct QueryRunner {
 }
 
 impl QueryRunner {
-    /// A runner whose queries share a fifth of the engine's memory; they spill to disk beyond that.
+    /// A runner whose queries may hold a fifth of the engine's memory; they spill to disk beyond that.
     pub fn new(engine: Arc<Engine>) -> Result<QueryRunner> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let config = SessionConfig::new().with_target_partitions(cores).with_batch_size(SCAN_ROWS);
+        // Dealing a scan's batches out in turn has shown two readers of one partition under nested cross joins; what is grouped or joined is dealt out by hash.
+        let config = SessionConfig::new().with_target_partitions(cores).with_batch_size(SCAN_ROWS).with_round_robin_repartition(false);
         let runtime = RuntimeEnvBuilder::new()
-            .with_memory_pool(Arc::new(FairSpillPool::new(engine.settings().memory / QUERY_SHARE)))
+            .with_memory_pool(Arc::new(QueryMemory {
+                queries: FairSpillPool::new(engine.settings().memory / QUERY_SHARE),
+                counted: engine.memory().charge(),
+            }))
             .build_arc()
             .map_err(from_datafusion)?;
         let state = SessionStateBuilder::new().with_config(config).with_runtime_env(runtime).with_default_features().build();
@@ -156,10 +213,15 @@ pub fn scanned_objects(plan: &LogicalPlan) -> Result<Vec<Arc<Object>>> {
 
 fn provider(object: &Arc<Object>, cut: &ReadCut) -> Result<Arc<dyn TableProvider>> {
     let schema = weir_catalog::object::schema_of(object.columns());
+    let mut key = None;
     let parts: Vec<Arc<dyn Part>> = match object.as_ref() {
-        Object::StoredTable(table) => vec![Arc::new(TablePart { table: table.clone(), snapshot: cut.tables.clone(), row_key: false })],
+        Object::StoredTable(table) => {
+            key = table.primary_key.clone();
+            vec![Arc::new(TablePart { table: table.clone(), snapshot: cut.tables.clone(), row_key: false })]
+        }
         Object::Job(job) => {
             let (handle, snapshots) = cut.views.get(&job.id).ok_or_else(|| Error::internal("a view is not in the statement's cut"))?;
+            key = handle.layout.key().map(<[usize]>::to_vec);
             snapshots
                 .iter()
                 .map(|snapshot| Arc::new(ViewPart { layout: handle.layout.clone(), snapshot: snapshot.clone() }) as Arc<dyn Part>)
@@ -174,20 +236,21 @@ fn provider(object: &Arc<Object>, cut: &ReadCut) -> Result<Arc<dyn TableProvider
         }
         Object::View(view) => return Err(Error::internal(format!("view {} was not expanded", view.name))),
     };
-    Ok(Arc::new(CutTable { schema, parts }))
+    Ok(Arc::new(CutTable { schema, parts, key }))
 }
 
 /// A stored table as of a snapshot, with the hidden row key column that UPDATE and DELETE name rows by.
 pub fn table_with_row_keys(table: &StoredTable, snapshot: TablesSnapshot) -> Result<Arc<dyn TableProvider>> {
-    let options = ScanOptions { projection: None, row_key: true };
+    let options = ScanOptions { row_key: true, ..ScanOptions::default() };
     let schema = snapshot.scan(table, options)?.schema();
-    Ok(Arc::new(CutTable { schema, parts: vec![Arc::new(TablePart { table: table.clone(), snapshot, row_key: true })] }))
+    let key = table.primary_key.clone();
+    Ok(Arc::new(CutTable { schema, parts: vec![Arc::new(TablePart { table: table.clone(), snapshot, row_key: true })], key }))
 }
 
 /// A part of a table that can be read on its own.
 trait Part: Send + Sync + fmt::Debug {
-    /// Gives `each` the rows of the columns `projection`, batch by batch, until it returns false. Waits for disk.
-    fn read(&self, projection: &[usize], each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()>;
+    /// Gives `each` the rows of the columns `projection`, batch by batch, until it returns false. Rows that `keys` leaves out may be left out. Waits for disk.
+    fn read(&self, projection: &[usize], keys: &KeyFilter, each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()>;
 }
 
 #[derive(Debug)]
@@ -198,15 +261,25 @@ struct TablePart {
 }
 
 impl Part for TablePart {
-    fn read(&self, projection: &[usize], each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
-        let options = if self.row_key {
-            ScanOptions { projection: None, row_key: true }
+    fn read(&self, projection: &[usize], keys: &KeyFilter, each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
+        let mut options = if self.row_key {
+            ScanOptions { row_key: true, ..ScanOptions::default() }
         } else {
-            ScanOptions { projection: Some(projection.to_vec()), row_key: false }
+            ScanOptions { projection: Some(projection.to_vec()), ..ScanOptions::default() }
         };
+        let project = |batch: RecordBatch| {
+            if self.row_key { batch.project(projection).map_err(from_arrow) } else { Ok(batch) }
+        };
+        match keys {
+            KeyFilter::Keys(keys) => {
+                each(project(self.snapshot.lookup(&self.table, keys, options)?)?);
+                return Ok(());
+            }
+            KeyFilter::Prefix(prefix) => options.key_prefix = prefix.clone(),
+            KeyFilter::All => {}
+        }
         for batch in self.snapshot.scan(&self.table, options)? {
-            let batch = if self.row_key { batch?.project(projection).map_err(crate::operators::error::from_arrow)? } else { batch? };
-            if !each(batch) {
+            if !each(project(batch?)?) {
                 break;
             }
         }
@@ -226,10 +299,15 @@ impl fmt::Debug for ViewPart {
 }
 
 impl Part for ViewPart {
-    fn read(&self, projection: &[usize], each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
+    fn read(&self, projection: &[usize], keys: &KeyFilter, each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
+        if let KeyFilter::Keys(keys) = keys {
+            let rows = self.layout.lookup(self.snapshot.as_ref(), keys)?;
+            each(rows.project(projection).map_err(from_arrow)?);
+            return Ok(());
+        }
         let mut rows = RowReader::new(self.layout.clone(), self.snapshot.clone());
         while let Some(batch) = rows.next_batch(SCAN_ROWS)? {
-            if !each(batch.project(projection).map_err(crate::operators::error::from_arrow)?) {
+            if !each(batch.project(projection).map_err(from_arrow)?) {
                 break;
             }
         }
@@ -243,7 +321,7 @@ struct ConnectorPart {
 }
 
 impl Part for ConnectorPart {
-    fn read(&self, projection: &[usize], each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
+    fn read(&self, projection: &[usize], _keys: &KeyFilter, each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
         let mut source = crate::sources::connector::open_source(&self.table, projection, 0, 1, None)?;
         loop {
             // A bounded read waits for no rate: the whole of time has passed for it.
@@ -265,6 +343,8 @@ impl Part for ConnectorPart {
 struct CutTable {
     schema: SchemaRef,
     parts: Vec<Arc<dyn Part>>,
+    /// The columns by which its rows can be looked up.
+    key: Option<Vec<usize>>,
 }
 
 #[async_trait]
@@ -277,20 +357,32 @@ impl TableProvider for CutTable {
         TableType::Base
     }
 
+    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> DataFusionResult<Vec<TableProviderFilterPushDown>> {
+        let support = |filter: &&Expr| match &self.key {
+            Some(key) if KeyFilter::can_use(filter, key, &self.schema) => TableProviderFilterPushDown::Inexact,
+            _ => TableProviderFilterPushDown::Unsupported,
+        };
+        Ok(filters.iter().map(support).collect())
+    }
+
     async fn scan(
         &self,
         _state: &dyn DataFusionSession,
         projection: Option<&Vec<usize>>,
-        _filters: &[Expr],
+        filters: &[Expr],
         limit: Option<usize>,
     ) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
         let columns: Vec<usize> = projection.cloned().unwrap_or_else(|| (0..self.schema.fields().len()).collect());
         let schema = Arc::new(self.schema.project(&columns)?);
+        let keys = match &self.key {
+            Some(key) => KeyFilter::new(filters, key, &self.schema).map_err(external)?,
+            None => KeyFilter::All,
+        };
         let partitions: Vec<Arc<dyn PartitionStream>> = self
             .parts
             .iter()
             .map(|part| {
-                let stream = CutStream { schema: schema.clone(), part: part.clone(), projection: columns.clone() };
+                let stream = CutStream { schema: schema.clone(), part: part.clone(), projection: columns.clone(), keys: keys.clone() };
                 Arc::new(stream) as Arc<dyn PartitionStream>
             })
             .collect();
@@ -303,6 +395,7 @@ struct CutStream {
     schema: SchemaRef,
     part: Arc<dyn Part>,
     projection: Vec<usize>,
+    keys: KeyFilter,
 }
 
 impl PartitionStream for CutStream {
@@ -313,8 +406,9 @@ impl PartitionStream for CutStream {
     fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
         let mut builder = RecordBatchReceiverStreamBuilder::new(self.schema.clone(), 2);
         let sender = builder.tx();
-        let (part, projection) = (self.part.clone(), self.projection.clone());
-        builder.spawn_blocking(move || part.read(&projection, &mut |batch| sender.blocking_send(Ok(batch)).is_ok()).map_err(external));
+        let (part, projection, keys) = (self.part.clone(), self.projection.clone(), self.keys.clone());
+        builder
+            .spawn_blocking(move || part.read(&projection, &keys, &mut |batch| sender.blocking_send(Ok(batch)).is_ok()).map_err(external));
         builder.build()
     }
 }

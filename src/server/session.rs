@@ -1,16 +1,20 @@
 //! A client's session: its settings, its transaction, and one statement after another.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use datafusion::common::ScalarValue;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::logical_expr::LogicalPlan;
+use futures::FutureExt;
+use tokio::time::Instant;
 use weir_catalog::{Catalog, Column, Error, Job, Object, Result, SqlState, SqlType};
 use weir_sql::binder::{Binder, BinderSettings, BoundQuery};
 use weir_sql::statement::{Parsed, ShowKind, Statement};
 
+use super::guarded;
 use super::query::QueryRunner;
 use super::system::SystemTables;
 use crate::job::Engine;
@@ -56,6 +60,8 @@ pub struct Session {
     pub(super) system: SystemTables,
     pub(super) block: Option<Block>,
     pub(super) variables: BTreeMap<String, String>,
+    /// When the statement under way must have ended, rows included.
+    deadline: Option<Instant>,
 }
 
 /// Session variables that clients set and that have a meaning, or none, here: name, default, description.
@@ -100,7 +106,7 @@ impl Session {
     /// A new session on `engine`.
     pub fn new(engine: Arc<Engine>, runner: QueryRunner) -> Session {
         let variables = VARIABLES.iter().map(|(name, default, _)| ((*name).to_string(), (*default).to_string())).collect();
-        Session { system: SystemTables, engine, runner, block: None, variables }
+        Session { system: SystemTables, engine, runner, block: None, variables, deadline: None }
     }
 
     /// Where it stands with transactions.
@@ -178,13 +184,18 @@ impl Session {
                 "current transaction is aborted, commands ignored until end of transaction block",
             ));
         }
-        let result = match self.timeout() {
-            None => self.dispatch(parsed, parameters).await,
-            Some(timeout) => match tokio::time::timeout(timeout, self.dispatch(parsed, parameters)).await {
+        self.deadline = self.timeout().map(|timeout| Instant::now() + timeout);
+        let deadline = self.deadline;
+        // A defect in one statement must not take the connection with it.
+        let running = AssertUnwindSafe(self.dispatch(parsed, parameters)).catch_unwind();
+        let result = match deadline {
+            None => running.await,
+            Some(deadline) => match tokio::time::timeout_at(deadline, running).await {
                 Ok(result) => result,
-                Err(_elapsed) => Err(Error::new(SqlState::QUERY_CANCELED, "canceling statement due to statement timeout")),
+                Err(_elapsed) => Ok(Err(guarded::timed_out())),
             },
         };
+        let result = result.unwrap_or_else(|panic| Err(guarded::panicked(panic.as_ref())));
         if result.is_err() {
             self.fail_block();
         }
@@ -287,7 +298,8 @@ impl Session {
         let transaction = self.block.as_ref().map(|block| &block.transaction);
         let timeout = self.timeout().unwrap_or(Duration::from_secs(86_400));
         let cut = self.runner.cut(plan, transaction, timeout).await?;
-        self.runner.run(plan, &cut, &self.system).await
+        let rows = self.runner.run(plan, &cut, &self.system).await?;
+        Ok(guarded::guard(rows, self.deadline))
     }
 
     /// Makes a transaction durable; with new jobs, returns when each has published its first version. A job that can't is dropped again, and so is

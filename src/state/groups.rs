@@ -17,13 +17,13 @@ use arrow::datatypes::DataType;
 use hashbrown::HashTable;
 use weir_catalog::{Error, Result, SqlState};
 
-use super::StateBackend;
 use super::key_codec::{EncodedRows, KeyCodec, append_state_prefix};
 use super::row_codec::RowCodec;
+use super::{StateBackend, Writes};
 use crate::stream::KeyGroup;
 use crate::stream::key_group::{MAX_PARALLELISM, key_group, key_hash};
 
-/// How many keys one call of [`StateBackend::write`] gets at most: bounds the memory of a write-back.
+/// How many keys a chunk of a write-back has at most, which bounds its memory.
 const WRITE_CHUNK_KEYS: usize = 32 * 1024;
 
 const DIRTY: u8 = 1;
@@ -44,6 +44,18 @@ pub trait StateColumns {
     fn compact(&mut self, kept: &[u32]);
     /// The memory held, bytes.
     fn memory_bytes(&self) -> usize;
+}
+
+/// What is left of a write-back.
+struct PendingWrites {
+    /// All slots to be written, by key group.
+    by_group: Vec<u32>,
+    /// Which of them are in hand: those of some whole key groups.
+    run: std::ops::Range<usize>,
+    /// Their keys in the backend, the order of those, and how many in that order are done.
+    keys: EncodedRows,
+    order: Vec<u32>,
+    done: usize,
 }
 
 /// How keys are held in memory.
@@ -315,7 +327,7 @@ impl Groups {
 
     /// Writes all dirty slots but the touched ones into the backend.
     pub fn write_back(&mut self, backend: &mut dyn StateBackend, columns: &dyn StateColumns) -> Result<()> {
-        // By key group, so that each write covers a narrow range of keys.
+        // By key group first, so that only keys of one group or few are held encoded at a time.
         let mut starts = [0usize; MAX_PARALLELISM + 1];
         let mut remaining = Vec::new();
         for slot in &self.dirty {
@@ -336,41 +348,63 @@ impl Groups {
                 *start += 1;
             }
         }
-        for slots in by_group.chunks(WRITE_CHUNK_KEYS) {
-            self.write_slots(backend, columns, slots)?;
-        }
+        let mut pending = PendingWrites { by_group, run: 0..0, keys: EncodedRows::new(), order: Vec::new(), done: 0 };
+        backend.write_all(&mut |writes| self.next_writes(columns, &mut pending, writes))?;
         self.dirty = remaining;
         Ok(())
     }
 
-    fn write_slots(&mut self, backend: &mut dyn StateBackend, columns: &dyn StateColumns, slots: &[u32]) -> Result<()> {
-        // Keys that are empty and not in the backend need no write.
-        let mut written = Vec::with_capacity(slots.len());
-        let mut kept = Vec::with_capacity(slots.len());
-        for slot in slots {
-            let empty = columns.is_empty(*slot);
-            if !empty {
-                kept.push(*slot);
+    /// Fills `writes` with the next of the `pending` slots in key order, which are clean then. Returns false where none are left.
+    fn next_writes(&mut self, columns: &dyn StateColumns, pending: &mut PendingWrites, writes: &mut Writes) -> Result<bool> {
+        while writes.is_empty() {
+            if pending.done == pending.order.len() && !self.next_run(pending)? {
+                return Ok(false);
             }
-            if !empty || self.is_stored(*slot) {
-                written.push((*slot, (!empty).then(|| kept.len() - 1)));
+            let chunk = &pending.order[pending.done..(pending.done + WRITE_CHUNK_KEYS).min(pending.order.len())];
+            pending.done += chunk.len();
+            let slots = &pending.by_group[pending.run.clone()];
+            // Each with the row of its value; keys that are empty and not in the backend need no write.
+            let mut written: Vec<(u32, Option<u32>)> = Vec::with_capacity(chunk.len());
+            let mut kept = Vec::with_capacity(chunk.len());
+            for i in chunk {
+                let slot = slots[*i as usize];
+                let empty = columns.is_empty(slot);
+                let flags = &mut self.flags[slot as usize];
+                if !empty {
+                    written.push((*i, Some(kept.len() as u32)));
+                    kept.push(slot);
+                } else if *flags & STORED != 0 {
+                    written.push((*i, None));
+                }
+                *flags = if empty { *flags & !(DIRTY | STORED) } else { (*flags & !DIRTY) | STORED };
             }
-            let flags = &mut self.flags[*slot as usize];
-            *flags = if empty { *flags & !(DIRTY | STORED) } else { (*flags & !DIRTY) | STORED };
+            let mut values = EncodedRows::new();
+            self.row_codec.encode_into(&columns.store(&kept)?, kept.len(), &mut values)?;
+            for (i, row) in written {
+                writes.push(pending.keys.get(i as usize), row.map(|row| values.get(row as usize)))?;
+            }
         }
-        if written.is_empty() {
-            return Ok(());
+        Ok(true)
+    }
+
+    /// Goes on to the next key groups: one, or as many as make a chunk.
+    fn next_run(&self, pending: &mut PendingWrites) -> Result<bool> {
+        let rest = &pending.by_group[pending.run.end..];
+        let mut len = 0;
+        while let Some(first) = rest.get(len) {
+            let group = self.key_groups[*first as usize];
+            let group_len = rest[len..].partition_point(|slot| self.key_groups[*slot as usize] == group);
+            if len > 0 && len + group_len > WRITE_CHUNK_KEYS {
+                break;
+            }
+            len += group_len;
         }
-        let mut values = EncodedRows::new();
-        self.row_codec.encode_into(&columns.store(&kept)?, kept.len(), &mut values)?;
-        let slots: Vec<u32> = written.iter().map(|(slot, _)| *slot).collect();
-        let encoded = self.encode_int64_keys(&slots)?;
-        let keys = self.state_keys(&slots, encoded.as_ref());
-        let writes = sorted_order(&keys)
-            .into_iter()
-            .map(|i| (keys.get(i as usize).to_vec(), written[i as usize].1.map(|value| values.get(value).to_vec())))
-            .collect();
-        backend.write(writes)
+        pending.run = pending.run.end..pending.run.end + len;
+        let slots = &pending.by_group[pending.run.clone()];
+        pending.keys = self.state_keys(slots, self.encode_int64_keys(slots)?.as_ref());
+        pending.order = sorted_order(&pending.keys);
+        pending.done = 0;
+        Ok(len > 0)
     }
 
     /// Drops slots that are neither dirty nor touched, those not used for longest first, until about `target` remain.

@@ -104,6 +104,14 @@ impl EncodedRows {
         self.offsets.windows(2).map(|ends| &self.bytes[ends[0]..ends[1]])
     }
 
+    /// The rows in byte order, equal ones once.
+    pub fn distinct(&self) -> Vec<&[u8]> {
+        let mut rows: Vec<&[u8]> = self.iter().collect();
+        rows.sort_unstable();
+        rows.dedup();
+        rows
+    }
+
     /// The bytes of memory held.
     pub fn memory_size(&self) -> usize {
         self.bytes.capacity() + self.offsets.capacity() * size_of::<usize>()

@@ -123,10 +123,10 @@ impl StateBackend for MemoryBackend {
         Ok(())
     }
 
-    fn write(&mut self, writes: Writes) -> Result<()> {
+    fn write(&mut self, writes: &Writes) -> Result<()> {
         self.changed |= !writes.is_empty();
-        for (key, value) in writes {
-            self.put(&key, value.as_deref());
+        for (key, value) in writes.iter() {
+            self.put(key, value);
         }
         Ok(())
     }

@@ -30,6 +30,8 @@ const INGEST_MIN_ROWS: usize = 10_000;
 /// The bytes of one write batch: what a memtable takes in one go.
 const WRITE_BATCH_BYTES: usize = 4 << 20;
 const TABLE_FILE_BYTES: u64 = 64 << 20;
+/// The bytes of keys and values from which on a write of sorted rows begins another table file. Each is a sorted run until it is compacted.
+const INGEST_FILE_BYTES: u64 = 256 << 20;
 const MAX_MEMTABLE_BYTES: usize = 64 << 20;
 const ARENA_BLOCK_BYTES: usize = 64 << 10;
 /// Universal compaction merges runs of like size from this number of runs on, and everything once the newer runs exceed that part of the oldest.
@@ -244,55 +246,20 @@ impl RocksBackend {
         let mut read_options = ReadOptions::default();
         read_options.fill_cache(false);
         let mut iterator = source.iterate(read_options, &from, &to);
-        let mut entries = std::iter::from_fn(|| {
-            // The first is where the iterator was put; the entry goes out as a copy since the next step overwrites it.
-            let entry = iterator.item().map(|(key, value)| (key.to_vec(), Some(value.to_vec())));
-            if entry.is_some() {
-                iterator.next();
-            }
-            entry
-        });
-        self.ingest(&mut entries)?;
-        iterator.status().map_err(|error| source.error("be read", &error))
+        let mut ingestion = Ingestion::new(self.database.clone(), &self.options, &mut self.ingested_files);
+        while let Some((key, value)) = iterator.item() {
+            ingestion.add(key, Some(value))?;
+            iterator.next();
+        }
+        iterator.status().map_err(|error| source.error("be read", &error))?;
+        ingestion.finish()
     }
 
-    /// Writes sorted entries to table files, and takes those in.
-    fn ingest(&mut self, entries: &mut dyn Iterator<Item = (Vec<u8>, Option<Vec<u8>>)>) -> Result<()> {
-        let database = self.database.clone();
-        let failed = |error: rocksdb::Error| database.error("be written", &error);
-        let mut paths = Vec::new();
-        let mut entries = entries.peekable();
-        while entries.peek().is_some() {
-            self.ingested_files += 1;
-            let path = database.dir.join(format!("ingest-{}.{TABLE_FILE_EXTENSION}", self.ingested_files));
-            let mut writer = SstFileWriter::create(&self.options);
-            writer.open(&path).map_err(failed)?;
-            let mut written_bytes = 0;
-            while written_bytes < TABLE_FILE_BYTES
-                && let Some((key, value)) = entries.next()
-            {
-                written_bytes += (key.len() + value.as_ref().map_or(0, Vec::len)) as u64;
-                match value {
-                    Some(value) => writer.put(key, value).map_err(failed)?,
-                    None => writer.delete(key).map_err(failed)?,
-                }
-            }
-            writer.finish().map_err(failed)?;
-            paths.push(path);
-        }
-        if paths.is_empty() {
-            return Ok(());
-        }
-        let mut options = IngestExternalFileOptions::default();
-        options.set_move_files(true);
-        database.db.ingest_external_file_opts(&options, paths).map_err(failed)
-    }
-
-    fn write_batches(&mut self, writes: Writes) -> Result<()> {
+    fn write_batches(&mut self, writes: &Writes) -> Result<()> {
         let database = &self.database;
         let failed = |error: rocksdb::Error| database.error("be written", &error);
         let mut batch = WriteBatch::default();
-        for (key, value) in writes {
+        for (key, value) in writes.iter() {
             match value {
                 Some(value) => batch.put(key, value),
                 None => batch.delete(key),
@@ -305,6 +272,66 @@ impl RocksBackend {
             database.db.write_opt(batch, &self.write_options).map_err(failed)?;
         }
         Ok(())
+    }
+}
+
+/// Sorted entries on their way into a database as table files.
+struct Ingestion<'a> {
+    database: Arc<Database>,
+    options: &'a Options,
+    /// How many files the database has taken in so: part of their names on the way.
+    files: &'a mut u64,
+    paths: Vec<PathBuf>,
+    /// The file being written, and the bytes in it.
+    writer: Option<(SstFileWriter<'a>, u64)>,
+}
+
+impl<'a> Ingestion<'a> {
+    fn new(database: Arc<Database>, options: &'a Options, files: &'a mut u64) -> Ingestion<'a> {
+        Ingestion { database, options, files, paths: Vec::new(), writer: None }
+    }
+
+    fn add_all(&mut self, writes: &Writes) -> Result<()> {
+        writes.iter().try_for_each(|(key, value)| self.add(key, value))
+    }
+
+    fn add(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        let (writer, bytes) = match &mut self.writer {
+            Some(writer) => writer,
+            None => {
+                *self.files += 1;
+                let path = self.database.dir.join(format!("ingest-{}.{TABLE_FILE_EXTENSION}", self.files));
+                let writer = SstFileWriter::create(self.options);
+                writer.open(&path).map_err(|error| self.database.error("be written", &error))?;
+                self.paths.push(path);
+                self.writer.insert((writer, 0))
+            }
+        };
+        let added = match value {
+            Some(value) => writer.put(key, value),
+            None => writer.delete(key),
+        };
+        added.map_err(|error| self.database.error("be written", &error))?;
+        *bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
+        if *bytes >= INGEST_FILE_BYTES { self.end_file() } else { Ok(()) }
+    }
+
+    fn end_file(&mut self) -> Result<()> {
+        match self.writer.take() {
+            None => Ok(()),
+            Some((mut writer, _)) => writer.finish().map_err(|error| self.database.error("be written", &error)),
+        }
+    }
+
+    /// Takes the files in.
+    fn finish(mut self) -> Result<()> {
+        self.end_file()?;
+        if self.paths.is_empty() {
+            return Ok(());
+        }
+        let mut options = IngestExternalFileOptions::default();
+        options.set_move_files(true);
+        self.database.db.ingest_external_file_opts(&options, self.paths).map_err(|error| self.database.error("be written", &error))
     }
 }
 
@@ -322,12 +349,49 @@ impl StateBackend for RocksBackend {
         Ok(())
     }
 
-    fn write(&mut self, writes: Writes) -> Result<()> {
+    fn write(&mut self, writes: &Writes) -> Result<()> {
         if writes.is_empty() {
             return Ok(());
         }
         self.changed = true;
-        if writes.len() >= INGEST_MIN_ROWS { self.ingest(&mut writes.into_iter()) } else { self.write_batches(writes) }
+        if writes.len() < INGEST_MIN_ROWS {
+            return self.write_batches(writes);
+        }
+        let mut ingestion = Ingestion::new(self.database.clone(), &self.options, &mut self.ingested_files);
+        ingestion.add_all(writes)?;
+        ingestion.finish()
+    }
+
+    fn write_all(&mut self, next: &mut dyn FnMut(&mut Writes) -> Result<bool>) -> Result<()> {
+        // As much as decides which way they go.
+        let mut first: Vec<Writes> = Vec::new();
+        let mut rows = 0;
+        while rows < INGEST_MIN_ROWS {
+            let mut chunk = Writes::new();
+            if !next(&mut chunk)? {
+                break;
+            }
+            rows += chunk.len();
+            first.push(chunk);
+        }
+        if rows == 0 {
+            return Ok(());
+        }
+        self.changed = true;
+        if rows < INGEST_MIN_ROWS {
+            return first.iter().try_for_each(|chunk| self.write_batches(chunk));
+        }
+        // One table file, however many chunks: each file is a sorted run of its own to reads and compactions.
+        let mut ingestion = Ingestion::new(self.database.clone(), &self.options, &mut self.ingested_files);
+        for chunk in first {
+            ingestion.add_all(&chunk)?;
+        }
+        let mut chunk = Writes::new();
+        while next(&mut chunk)? {
+            ingestion.add_all(&chunk)?;
+            chunk.clear();
+        }
+        ingestion.finish()
     }
 
     fn scan(&self, from: &[u8], to: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> Result<bool>) -> Result<()> {

@@ -33,6 +33,9 @@ mod tests;
 
 use overlay::{MergedOverlays, Overlay, merge};
 
+/// How many keys a fold hands to the backend at a time.
+const FOLD_CHUNK_KEYS: usize = 32 * 1024;
+
 /// The one writer of a store with versions.
 pub struct VersionedStore {
     backend: Box<dyn StateBackend>,
@@ -101,7 +104,7 @@ impl VersionedStore {
         if changes.is_empty() {
             return self.advance(version);
         }
-        let overlay = Arc::new(Overlay::new(version, changes, self.overlay_bytes.clone())?);
+        let overlay = Arc::new(Overlay::new(version, changes, self.overlay_bytes.clone()));
         self.publish(version, |present| present.overlays.push(overlay))
     }
 
@@ -142,7 +145,15 @@ impl VersionedStore {
         if count == 0 {
             return Ok(());
         }
-        self.backend.write(MergedOverlays::new(&overlays[..count], &[], &[]).into_writes())?;
+        let mut changes = MergedOverlays::new(&overlays[..count], &[], &[]);
+        self.backend.write_all(&mut |writes| {
+            while writes.len() < FOLD_CHUNK_KEYS
+                && let Some((key, value)) = changes.next()
+            {
+                writes.push(key, value)?;
+            }
+            Ok(!writes.is_empty())
+        })?;
         let present = Generation { base_version: through, base: self.backend.snapshot()?, overlays: overlays[count..].to_vec() };
         let mut published = self.versions.published.write();
         published.present_mut().overlays.truncate(count);

@@ -17,6 +17,7 @@
 //! | [`full_disk`] | a disk without room |
 //! | [`psql`] | what a user of psql sees |
 //! | [`protocol`] | prepared statements, parameters, binary values, cancelling |
+//! | [`robustness`] | statements that are deep, endless or many |
 //! | [`scripts`] | `weir run` |
 
 mod consistency;
@@ -29,6 +30,7 @@ mod protocol;
 mod psql;
 mod random;
 mod reference;
+mod robustness;
 mod rows;
 mod run;
 mod scripts;

@@ -21,6 +21,9 @@ pub(super) struct FromItem {
     pub columns: Vec<ScopeColumn>,
 }
 
+/// How deep views (not materialized ones) may stand in one another: every walk over the plan goes as deep.
+const MAX_VIEW_NESTING: usize = 100;
+
 impl Session<'_> {
     /// The whole FROM clause; without one, a single row of no columns.
     pub(super) fn from(&self, from: &[ast::TableWithJoins], scope: &Scope<'_>) -> Result<FromItem> {
@@ -198,6 +201,11 @@ impl Session<'_> {
                         SqlState::INVALID_OBJECT_DEFINITION,
                         format!("infinite recursion detected in view \"{}\"", view.name),
                     ));
+                }
+                if self.expanding.len() >= MAX_VIEW_NESTING {
+                    return Err(Error::new(SqlState::STATEMENT_TOO_COMPLEX, "statement too complex")
+                        .with_detail(format!("Views may read views {MAX_VIEW_NESTING} levels deep."))
+                        .with_hint("A materialized view ends a chain of views: what reads it is planned by itself."));
                 }
                 if !self.state.borrow().macros.contains(&id) {
                     self.state.borrow_mut().macros.push(id);

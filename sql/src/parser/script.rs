@@ -196,8 +196,7 @@ impl<'a> Source<'a> {
 
 /// `54001`: deeper than any walk over the syntax tree or the plan may go.
 pub(super) fn too_complex() -> Error {
-    let state = SqlState::parse("54001").unwrap_or(SqlState::PROGRAM_LIMIT_EXCEEDED);
-    Error::new(state, "statement too complex").with_detail(format!(
+    Error::new(SqlState::STATEMENT_TOO_COMPLEX, "statement too complex").with_detail(format!(
         "Expressions and queries may nest {MAX_NESTING} levels deep, chain {MAX_OPERATORS} operators and join {MAX_RELATIONS} relations."
     ))
 }

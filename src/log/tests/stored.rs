@@ -232,7 +232,7 @@ fn scans_give_what_is_asked_for_batch_by_batch() {
     f.insert(&f.users, &many);
     f.insert(&f.events, &[(1, "other")]);
     let snapshot = f.tables.latest().unwrap();
-    let options = ScanOptions { projection: Some(vec![1]), row_key: true };
+    let options = ScanOptions { projection: Some(vec![1]), row_key: true, ..ScanOptions::default() };
     let scan = snapshot.scan(&f.users, options).unwrap();
     let schema = scan.schema();
     assert_eq!(schema.fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>(), ["name", ROW_KEY_COLUMN]);
@@ -243,7 +243,7 @@ fn scans_give_what_is_asked_for_batch_by_batch() {
         .flat_map(|batch| batch.column(0).as_string::<i32>().iter().map(|name| name.unwrap().to_string()).collect::<Vec<_>>())
         .collect();
     assert_eq!(names, (0..20_000).map(|id| format!("n{id}")).collect::<Vec<_>>());
-    let none = ScanOptions { projection: Some(Vec::new()), row_key: false };
+    let none = ScanOptions { projection: Some(Vec::new()), row_key: false, ..ScanOptions::default() };
     let count: usize = snapshot.scan(&f.users, none).unwrap().map(|batch| batch.unwrap().num_rows()).sum();
     assert_eq!(count, 20_000);
 }

@@ -53,7 +53,7 @@ pub(super) fn barrier(number: u64) -> Barrier {
 pub(super) fn copy_of(backend: &dyn StateBackend) -> MemoryBackend {
     let mut copy = MemoryBackend::new();
     let writes = entries(backend).into_iter().map(|(key, value)| (key, Some(value))).collect();
-    copy.write(writes).unwrap();
+    copy.write(&writes).unwrap();
     copy
 }
 

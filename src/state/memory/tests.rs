@@ -4,7 +4,7 @@ use super::*;
 
 fn filled(entries: u32) -> MemoryBackend {
     let mut backend = MemoryBackend::new();
-    backend.write((0..entries).map(|i| (i.to_be_bytes().to_vec(), Some(vec![i as u8]))).collect()).unwrap();
+    backend.write(&(0..entries).map(|i| (i.to_be_bytes().to_vec(), Some(vec![i as u8]))).collect()).unwrap();
     backend
 }
 
@@ -12,7 +12,7 @@ fn filled(entries: u32) -> MemoryBackend {
 fn a_snapshot_shares_the_leaves_that_are_not_written() {
     let mut backend = filled(10_000);
     let before = backend.leaves.clone();
-    backend.write(vec![(5u32.to_be_bytes().to_vec(), Some(b"new".to_vec()))]).unwrap();
+    backend.write(&Writes::from_iter([(5u32.to_be_bytes(), Some(b"new"))])).unwrap();
     let copied = before.values().zip(backend.leaves.values()).filter(|(a, b)| !Arc::ptr_eq(a, b)).count();
     assert_eq!(copied, 1);
     assert!(before.len() <= 10_000 / LEAF_ENTRIES + 1, "keys in order leave leaves half empty");

@@ -17,7 +17,7 @@ fn a_flipped_byte_in_a_table_file_is_found_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("checkpoint");
     let mut backend = RocksBackend::open(&shared, &folder.path().join("first"), &[], KeyGroupRange::ALL).unwrap();
-    backend.write(entries(0..1000)).unwrap();
+    backend.write(&entries(0..1000)).unwrap();
     let files = backend.checkpoint(&dir).unwrap();
     drop(backend);
     let table = files.iter().find(|name| is_table_file(name)).expect("a table file");
@@ -38,10 +38,10 @@ fn a_flipped_byte_in_a_table_file_is_found_and_named() {
 fn a_snapshot_outlives_its_backend_and_is_read_on_another_thread() {
     let folder = tempfile::tempdir().unwrap();
     let mut backend = RocksBackend::open(&shared_rocks(), &folder.path().join("database"), &[], KeyGroupRange::ALL).unwrap();
-    backend.write(entries(0..100)).unwrap();
+    backend.write(&entries(0..100)).unwrap();
     let before = content_of_backend(&backend, &[], &[]);
     let snapshot = backend.snapshot().unwrap();
-    backend.write(before.keys().map(|key| (key.clone(), None)).collect()).unwrap();
+    backend.write(&before.keys().map(|key| (key, None::<&[u8]>)).collect()).unwrap();
     assert!(content_of_backend(&backend, &[], &[]).is_empty());
     drop(backend);
     let read = std::thread::spawn(move || content(snapshot.as_ref(), &[], &[])).join().unwrap();
@@ -54,19 +54,19 @@ fn what_was_not_checkpointed_is_gone_and_a_checkpoint_is_untouched_by_later_writ
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("checkpoint");
     let mut backend = RocksBackend::open(&shared, &folder.path().join("first"), &[], KeyGroupRange::ALL).unwrap();
-    backend.write(entries(0..100)).unwrap();
+    backend.write(&entries(0..100)).unwrap();
     let before = content_of_backend(&backend, &[], &[]);
     let files = backend.checkpoint(&dir).unwrap();
     assert!(files.iter().any(|name| name == "CURRENT") && files.iter().any(|name| name.starts_with("MANIFEST")), "{files:?}");
     assert!(!files.iter().any(|name| name.ends_with(".log")), "{files:?}");
-    backend.write(entries(50..200)).unwrap();
+    backend.write(&entries(50..200)).unwrap();
     let part = RestorePart { dir: dir.clone(), range: KeyGroupRange::ALL };
     let image = |dir: &Path| -> Vec<Vec<u8>> { files.iter().map(|name| std::fs::read(dir.join(name)).unwrap()).collect() };
     let bytes_before = image(&dir);
     for name in ["second", "third"] {
         let mut restored = RocksBackend::open(&shared, &folder.path().join(name), std::slice::from_ref(&part), KeyGroupRange::ALL).unwrap();
         assert_eq!(content_of_backend(&restored, &[], &[]), before);
-        restored.write(entries(20..40).into_iter().map(|(key, _)| (key, None)).collect()).unwrap();
+        restored.write(&entries(20..40).iter().map(|(key, _)| (key, None::<&[u8]>)).collect()).unwrap();
         restored.checkpoint(&folder.path().join(format!("{name}-checkpoint"))).unwrap();
     }
     assert_eq!(image(&dir), bytes_before);
@@ -76,9 +76,9 @@ fn what_was_not_checkpointed_is_gone_and_a_checkpoint_is_untouched_by_later_writ
 fn unchanged_table_files_keep_their_names_between_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
     let mut backend = RocksBackend::open(&shared_rocks(), &folder.path().join("database"), &[], KeyGroupRange::ALL).unwrap();
-    backend.write(entries(0..1000)).unwrap();
+    backend.write(&entries(0..1000)).unwrap();
     let first = backend.checkpoint(&folder.path().join("1")).unwrap();
-    backend.write(entries(0..1)).unwrap();
+    backend.write(&entries(0..1)).unwrap();
     let second = backend.checkpoint(&folder.path().join("2")).unwrap();
     let tables = |files: &[String]| files.iter().filter(|name| is_table_file(name)).cloned().collect::<Vec<String>>();
     assert!(tables(&first).iter().all(|name| second.contains(name)));

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use weir_catalog::{Error, Result, SqlState};
+use weir_catalog::{Error, Result};
 
-use super::super::{Writes, is_before};
-
-/// In place of a value's length: the key was deleted.
-const DELETED: u32 = u32::MAX;
+use super::super::is_before;
+use super::super::writes::{Change, Writes};
 
 /// The net changes after one version, up to another. It never changes itself.
 pub(super) struct Overlay {
@@ -16,78 +14,37 @@ pub(super) struct Overlay {
     pub first: u64,
     /// The newest version whose changes are in it: the one that it leads to.
     pub through: u64,
-    /// Keys and values, one after another.
-    bytes: Vec<u8>,
-    entries: Vec<Place>,
+    changes: Writes,
     /// Where its memory is counted.
     counter: Arc<AtomicUsize>,
     counted_bytes: usize,
 }
 
-/// Where an entry stands in the bytes: its key, and behind it its value.
-#[derive(Clone, Copy)]
-struct Place {
-    start: usize,
-    key_length: u32,
-    value_length: u32,
-}
-
-/// A changed key, and its new value, or `None` if it was deleted.
-pub(super) type Change<'a> = (&'a [u8], Option<&'a [u8]>);
-
 impl Overlay {
     /// The overlay of one version. `changes` are sorted by key, at most one a key.
-    pub fn new(through: u64, changes: Writes, counter: Arc<AtomicUsize>) -> Result<Overlay> {
-        debug_assert!(changes.windows(2).all(|pair| pair[0].0 < pair[1].0), "changes are sorted and distinct");
-        let length = changes.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Vec::len)).sum();
-        let changes_in_order = changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
-        Overlay::build(through, through, changes_in_order, changes.len(), length, counter)
+    pub fn new(through: u64, changes: Writes, counter: Arc<AtomicUsize>) -> Overlay {
+        debug_assert!(changes.is_sorted(), "changes are sorted and distinct");
+        Overlay::build(through, through, changes, counter)
     }
 
-    fn build<'a>(
-        first: u64,
-        through: u64,
-        changes: impl Iterator<Item = Change<'a>>,
-        max_entries: usize,
-        max_bytes: usize,
-        counter: Arc<AtomicUsize>,
-    ) -> Result<Overlay> {
-        let mut bytes = Vec::with_capacity(max_bytes);
-        let mut entries = Vec::with_capacity(max_entries);
-        for (key, value) in changes {
-            let start = bytes.len();
-            let length = |part: &[u8]| u32::try_from(part.len()).ok().filter(|length| *length != DELETED);
-            let (Some(key_length), Some(value_length)) = (length(key), value.map_or(Some(DELETED), length)) else {
-                return Err(Error::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "a row is over 4 GiB"));
-            };
-            bytes.extend_from_slice(key);
-            bytes.extend_from_slice(value.unwrap_or_default());
-            entries.push(Place { start, key_length, value_length });
-        }
-        if bytes.capacity() > bytes.len() + bytes.len() / 4 {
-            bytes.shrink_to_fit();
-            entries.shrink_to_fit();
-        }
-        let counted_bytes = size_of::<Overlay>() + bytes.capacity() + entries.capacity() * size_of::<Place>();
+    fn build(first: u64, through: u64, mut changes: Writes, counter: Arc<AtomicUsize>) -> Overlay {
+        changes.trim();
+        let counted_bytes = size_of::<Overlay>() + changes.memory_bytes();
         counter.fetch_add(counted_bytes, Ordering::Relaxed);
-        Ok(Overlay { first, through, bytes, entries, counter, counted_bytes })
+        Overlay { first, through, changes, counter, counted_bytes }
     }
 
     /// The number of changed keys.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.changes.len()
     }
 
     fn key(&self, i: usize) -> &[u8] {
-        let place = self.entries[i];
-        &self.bytes[place.start..place.start + place.key_length as usize]
+        self.changes.key(i)
     }
 
     fn change(&self, i: usize) -> Change<'_> {
-        let place = self.entries[i];
-        let value_start = place.start + place.key_length as usize;
-        let value = (place.value_length != DELETED).then(|| &self.bytes[value_start..value_start + place.value_length as usize]);
-        (&self.bytes[place.start..value_start], value)
+        self.changes.get(i)
     }
 
     /// The number of keys before `key`.
@@ -114,8 +71,7 @@ impl Overlay {
 
     /// What `key` was changed to, if it was.
     pub fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
-        let place =
-            self.entries.binary_search_by(|place| self.bytes[place.start..place.start + place.key_length as usize].cmp(key)).ok()?;
+        let place = self.changes.search(key).ok()?;
         Some(self.change(place).1)
     }
 
@@ -152,8 +108,10 @@ pub(super) fn merge(overlays: &[Arc<Overlay>], counter: Arc<AtomicUsize>) -> Res
         return Err(Error::internal("no overlays to merge"));
     };
     let max_entries = overlays.iter().map(|overlay| overlay.len()).sum();
-    let max_bytes = overlays.iter().map(|overlay| overlay.bytes.len()).sum();
-    Overlay::build(first.first, last.through, MergedOverlays::new(overlays, &[], &[]), max_entries, max_bytes, counter)
+    let max_bytes = overlays.iter().map(|overlay| overlay.changes.content_bytes()).sum();
+    let mut changes = Writes::with_capacity(max_entries, max_bytes);
+    MergedOverlays::new(overlays, &[], &[]).try_for_each(|(key, value)| changes.push(key, value))?;
+    Ok(Overlay::build(first.first, last.through, changes, counter))
 }
 
 /// The changes of several overlays in key order, the newest of each key.
@@ -192,11 +150,6 @@ impl<'a> MergedOverlays<'a> {
     pub fn peek(&self) -> Option<Change<'a>> {
         let (overlay, place, _) = self.cursors[self.next?];
         Some(overlay.change(place))
-    }
-
-    /// All changes as writes to a backend.
-    pub fn into_writes(self) -> Writes {
-        self.map(|(key, value)| (key.to_vec(), value.map(<[u8]>::to_vec))).collect()
     }
 }
 

@@ -143,7 +143,7 @@ fn store(kind: Kind) -> (Backends, VersionedStore, Arc<Versions>) {
 #[test]
 fn versions_out_of_order_are_refused() {
     let (_backends, mut store, versions) = store(Kind::Memory);
-    let change = || vec![(b"key".to_vec(), Some(b"value".to_vec()))];
+    let change = || Writes::from_iter([(b"key", Some(b"value"))]);
     store.write(5, change()).unwrap();
     assert!(store.write(5, change()).is_err());
     assert!(store.advance(4).is_err());
@@ -162,7 +162,7 @@ fn versions_out_of_order_are_refused() {
 fn reading_after_very_many_versions_costs_a_logarithm() {
     let (_backends, mut store, versions) = store(Kind::Memory);
     for version in 1..=4_000u64 {
-        store.write(version, vec![(version.to_be_bytes().to_vec(), Some(vec![1]))]).unwrap();
+        store.write(version, Writes::from_iter([(version.to_be_bytes(), Some([1]))])).unwrap();
         store.release(version.saturating_sub(5)).unwrap();
         let overlays = versions.open(version).unwrap().overlays.len();
         assert!(overlays <= 6 + 13, "{overlays} overlays at version {version}");
@@ -225,11 +225,8 @@ fn readers_on_other_threads_see_whole_versions() {
                     })
                     .unwrap();
                 let [first, second] = keys;
-                let changes = vec![
-                    (first, Some((balances[0] - amount).to_le_bytes().to_vec())),
-                    (second, Some((balances[1] + amount).to_le_bytes().to_vec())),
-                ];
-                store.write(version, changes).unwrap();
+                let changes = [(first, Some((balances[0] - amount).to_le_bytes())), (second, Some((balances[1] + amount).to_le_bytes()))];
+                store.write(version, changes.into_iter().collect()).unwrap();
                 store.release(version.saturating_sub(3)).unwrap();
                 if version % 50 == 0 {
                     store.fold(version).unwrap();
