@@ -1,0 +1,149 @@
+//! What becomes of a job that fails: it is restarted with its group, and after too many failures for one reason stopped, with what reads it.
+//!
+//! # Invariants
+//! - A failure restarts the failed job's group and touches no other.
+//! - A job that never published is not tried again: whoever creates it learns at once.
+//! - A connector's rows can't be read again, so the checkpoint of a job that reads one is never forgotten.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use weir_catalog::{Error, ObjectId, Result};
+
+use super::jobs::stop_tasks;
+use super::{Event, Manager};
+use crate::job::status::JobState;
+
+/// Failures further apart than this are not counted together.
+const FAILURE_SERIES: Duration = Duration::from_secs(600);
+
+impl Manager {
+    /// A job failed: its group is restarted from its last checkpoint, or, after too many failures for the same reason, the job is stopped.
+    pub(super) fn fail(&mut self, id: ObjectId, error: Error) {
+        let (attempts, delay) = {
+            let settings = self.context.settings.read();
+            (settings.restart_attempts, settings.restart_delay)
+        };
+        let group = self.group_of(id);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if matches!(job.state, JobState::Failed | JobState::Restarting) {
+            return;
+        }
+        tracing::warn!(job = %job.job.name, %error, "a job failed");
+        let same = job.last_error.as_ref().is_some_and(|last| last.code() == error.code() && last.message() == error.message());
+        // Failures that lie far apart are not one series.
+        let series = same && job.failed_at.is_some_and(|at| at.elapsed() < FAILURE_SERIES);
+        job.failures = if series { job.failures + 1 } else { 1 };
+        job.failed_at = Some(Instant::now());
+        job.last_error = Some(error.clone());
+        let failures = job.failures;
+        // A job that never published is not worth another try: whoever creates it learns at once.
+        let stop = failures >= attempts || !job.created;
+        if stop {
+            self.stop_with(id, error);
+            // What it remembers is of no use to a later start, which rebuilds it from the rows; a connector's rows can't be read again.
+            for member in self.with_readers(id) {
+                if !self.reads_connector(member) && self.manifest.jobs.remove(&member).is_some() {
+                    self.manifest_dirty = true;
+                }
+            }
+            self.write_manifest_if_due();
+        }
+        let mut again = Vec::new();
+        for member in group {
+            self.leave_pending(member);
+            let Some(job) = self.jobs.get_mut(&member) else { continue };
+            if job.state == JobState::Failed {
+                continue;
+            }
+            stop_tasks(job);
+            job.in_flight.clear();
+            job.state = JobState::Restarting;
+            job.restarts += 1;
+            again.push(member);
+        }
+        for member in &again {
+            self.leave_cohort(*member);
+        }
+        if !again.is_empty() {
+            let pause = if stop { Duration::ZERO } else { delay * 2u32.saturating_pow(failures.saturating_sub(1).min(16) as u32) };
+            let pause = pause.min(Duration::from_secs(10));
+            let sender = self.sender.clone();
+            self.context.spawner.spawn(async move {
+                tokio::time::sleep(pause).await;
+                let _ = sender.send(Event::RestartDue { jobs: again });
+            });
+        }
+        self.check_flushes();
+    }
+
+    /// Stops a job for good, with what reads it.
+    pub(super) fn stop_with(&mut self, id: ObjectId, error: Error) {
+        for member in self.with_readers(id) {
+            self.leave_pending(member);
+            self.leave_cohort(member);
+            let Some(job) = self.jobs.get_mut(&member) else { continue };
+            stop_tasks(job);
+            job.in_flight.clear();
+            job.state = JobState::Failed;
+            let error =
+                if member == id { error.clone() } else { error.clone().with_detail("A view that it reads was stopped by this error.") };
+            job.last_error = Some(error.clone());
+            if let Some(published) = job.published.take() {
+                let _ = published.send(Err(error.clone()));
+            }
+            for waiter in job.finished_waiters.drain(..) {
+                let _ = waiter.send(Err(error.clone()));
+            }
+            if let Some(view) = self.context.views.read().get(&member) {
+                view.fail(error.clone().with_hint(format!("Remove the cause, then ALTER JOB {} RESUME.", job.job.name)));
+            }
+        }
+        self.check_flushes();
+    }
+
+    pub(super) fn resume(&mut self, id: ObjectId, done: oneshot::Sender<Result<()>>) {
+        let result = match self.jobs.get(&id) {
+            None => Err(Error::internal("the job does not run")),
+            Some(job) if job.state != JobState::Failed => Err(Error::new(
+                weir_catalog::SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("job \"{}\" is not stopped", job.job.name),
+            )),
+            Some(job) => match job.upstream.iter().find(|input| self.jobs.get(input).is_none_or(|other| other.state == JobState::Failed)) {
+                Some(input) => {
+                    let name = self.jobs.get(input).map_or("", |other| other.job.name.as_str());
+                    Err(Error::new(
+                        weir_catalog::SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                        format!("job \"{}\" reads \"{name}\", which is stopped", job.job.name),
+                    )
+                    .with_hint(format!("ALTER JOB {name} RESUME first.")))
+                }
+                None => Ok(()),
+            },
+        };
+        if let Err(error) = result {
+            let _ = done.send(Err(error));
+            return;
+        }
+        // A connector's rows can't be read again: its job goes on from the checkpoint. All others are rebuilt from the present rows.
+        let from_rows: Vec<ObjectId> = self.with_readers(id).into_iter().collect();
+        let order = self.inputs_first(&from_rows);
+        for member in &order {
+            if !self.reads_connector(*member) {
+                self.manifest.jobs.remove(member);
+            }
+            if let Some(job) = self.jobs.get_mut(member) {
+                job.failures = 0;
+                job.state = JobState::Restarting;
+                if let Some(view) = self.context.views.read().get(member) {
+                    view.revive();
+                }
+            }
+        }
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.published = Some(done);
+        }
+        self.start(&order);
+    }
+}

@@ -1,0 +1,120 @@
+//! Manifests: what makes checkpoints durable, and what may be removed once they are.
+//!
+//! # Invariants
+//! - One manifest is written at a time; each holds the newest complete checkpoint of every job.
+//! - A file, and a commit of the log, is removed only when no durable manifest that is kept needs it.
+
+use std::collections::VecDeque;
+
+use weir_catalog::{ObjectId, Result};
+
+use super::{Event, Manager};
+use crate::checkpoint::Manifest;
+use crate::job::status::JobState;
+use crate::stream::BarrierNumber;
+
+impl Manager {
+    pub(super) fn write_manifest_if_due(&mut self) {
+        if self.writing || !self.manifest_dirty {
+            return;
+        }
+        self.writing = true;
+        self.manifest_dirty = false;
+        self.manifest.number += 1;
+        self.writing_waiters = std::mem::take(&mut self.manifest_waiters);
+        self.writing_ends = self.pending.as_ref().filter(|pending| pending.ended).map(|pending| pending.barrier.number);
+        let manifest = self.manifest.clone();
+        let (store, log, sender) = (self.context.build.store.clone(), self.context.log.clone(), self.sender.clone());
+        self.context.spawner.spawn_blocking(move || {
+            let result = store.write_manifest(&manifest).and_then(|()| log.write_catalog_snapshot().map(|_| ()));
+            let _ = sender.send(Event::ManifestWritten { manifest, result });
+        });
+    }
+
+    pub(super) fn manifest_written(&mut self, manifest: Manifest, result: Result<()>) {
+        self.writing = false;
+        let waiters = std::mem::take(&mut self.writing_waiters);
+        match result {
+            Err(error) => {
+                tracing::warn!(%error, "checkpoint metadata could not be written");
+                for waiter in waiters {
+                    let _ = waiter.send(Err(error.clone()));
+                }
+                if let Some(number) = self.writing_ends.take() {
+                    self.checkpoint_ended(number, Some(error));
+                } else {
+                    self.manifest_dirty = true;
+                }
+                self.changed = true;
+            }
+            Ok(()) => {
+                let finished: Vec<ObjectId> =
+                    manifest.jobs.iter().filter(|(_, checkpoint)| checkpoint.finished).map(|(id, _)| *id).collect();
+                self.retained.push_back(manifest);
+                self.retire();
+                for waiter in waiters {
+                    let _ = waiter.send(Ok(()));
+                }
+                if let Some(number) = self.writing_ends.take() {
+                    self.checkpoint_ended(number, None);
+                }
+                for id in finished {
+                    self.finish(id);
+                }
+                self.truncate_log();
+            }
+        }
+        self.write_manifest_if_due();
+    }
+
+    /// Keeps the manifests of the newest checkpoints, and removes what only older ones need.
+    fn retire(&mut self) {
+        let keep = self.context.settings.read().checkpoints_retained;
+        let mut barriers: Vec<BarrierNumber> = self.retained.iter().map(|manifest| manifest.barrier).collect();
+        barriers.dedup();
+        let oldest = barriers.get(barriers.len().saturating_sub(keep)).copied().unwrap_or(0);
+        let mut dropped = Vec::new();
+        let newest = self.retained.back().map_or(0, |manifest| manifest.number);
+        let mut kept: VecDeque<Manifest> = VecDeque::new();
+        for (at, manifest) in self.retained.iter().enumerate() {
+            // Of several manifests of one checkpoint only the last counts.
+            let superseded = self.retained.get(at + 1).is_some_and(|next| next.barrier == manifest.barrier);
+            if manifest.number != newest && (superseded || manifest.barrier < oldest) {
+                dropped.push(manifest.number);
+            } else {
+                kept.push_back(manifest.clone());
+            }
+        }
+        self.retained = kept;
+        let under_way = self.pending.as_ref().map_or_else(|| self.context.numbers.peek(), |pending| pending.barrier.number);
+        let retained: Vec<Manifest> = self.retained.iter().chain(std::iter::once(&self.manifest)).cloned().collect();
+        let store = self.context.build.store.clone();
+        self.context.spawner.spawn_blocking(move || {
+            if let Err(error) = store.retire(&dropped, &retained, under_way) {
+                tracing::warn!(%error, "files of old checkpoints were not removed");
+            }
+        });
+    }
+
+    fn truncate_log(&mut self) {
+        // The newest manifest that is durable: what is in memory only may be gone after a crash.
+        let Some(durable) = self.retained.back() else { return };
+        let mut needed = durable.tables.as_ref().map_or(0, |tables| tables.commit);
+        for (id, job) in &mut self.jobs {
+            let checkpoint = durable.jobs.get(id).filter(|_| self.manifest.jobs.contains_key(id));
+            if let Some(checkpoint) = checkpoint {
+                job.log_position = job.log_position.max(checkpoint.commit);
+            }
+            let stopped = job.state == JobState::Failed && checkpoint.is_none();
+            if job.state != JobState::Finished && !stopped {
+                needed = needed.min(job.log_position);
+            }
+        }
+        let log = self.context.log.clone();
+        self.context.spawner.spawn_blocking(move || {
+            if let Err(error) = log.truncate_before(needed + 1) {
+                tracing::warn!(%error, "old segments of the engine log were not removed");
+            }
+        });
+    }
+}

@@ -1,0 +1,305 @@
+//! Starting jobs: with the state of the newest checkpoint, or from their inputs' rows.
+//!
+//! # Invariants
+//! - A job's state is restored only together with that of all views it reads, all of one barrier.
+//! - The subtasks of a cohort begin at one moment, behind a gate, so that no reader misses what a view emits.
+//! - A view's reader is built when the view's own subtasks are there: it has as many.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use weir_catalog::{Error, JobKind, ObjectId, Result};
+
+use super::jobs::stop_tasks;
+use super::{Event, Manager};
+use crate::checkpoint::JobCheckpoint;
+use crate::job::build::{self, BuiltJob, HeadPlan};
+use crate::job::feed::TableFeed;
+use crate::job::status::{JobState, OperatorStatus};
+use crate::operators::materialize::RowReader;
+use crate::runtime::exchange::OutputEdge;
+use crate::runtime::subtask::{self, Attachment, Feed, Head, SubtaskContext, SubtaskEvent, SubtaskId, ViewBackfill, ViewProjection};
+use crate::stream::{Batch, CommitSeq};
+
+/// Jobs that are restored together: their subtasks begin at one moment, so that no reader misses what a view emits.
+pub(super) struct Cohort {
+    pub(super) gate: watch::Sender<bool>,
+    pub(super) waiting: BTreeSet<ObjectId>,
+    pub(super) members: BTreeSet<ObjectId>,
+}
+
+impl Manager {
+    /// Begins to build `ids`: with the state of the newest checkpoint where that fits, else from their inputs' rows.
+    ///
+    /// A job's state fits where its inputs are restored to the same barrier; the manifest holds a group's jobs at one barrier, so only a job that
+    /// joined later does not.
+    pub(super) fn start(&mut self, ids: &[ObjectId]) {
+        let mut restorable: BTreeSet<ObjectId> = BTreeSet::new();
+        let mut builds = Vec::new();
+        for id in self.inputs_first(ids) {
+            let Some(job) = self.jobs.get(&id) else { continue };
+            let checkpoint = self.manifest.jobs.get(&id).cloned();
+            let fits = checkpoint.as_ref().is_some_and(|checkpoint| {
+                job.upstream.iter().all(|input| {
+                    restorable.contains(input) && self.manifest.jobs.get(input).is_some_and(|other| other.barrier == checkpoint.barrier)
+                })
+            });
+            if fits {
+                restorable.insert(id);
+            }
+            builds.push((id, checkpoint.filter(|_| fits)));
+        }
+        if !restorable.is_empty() {
+            self.cohorts.push(Cohort { gate: watch::Sender::new(false), waiting: restorable.clone(), members: restorable });
+        }
+        for (id, restore) in builds {
+            self.build(id, restore);
+        }
+    }
+
+    /// `id` is launched, or will not be in this start: the last one of a cohort opens its gate.
+    pub(super) fn leave_cohort(&mut self, id: ObjectId) {
+        let mut opened = Vec::new();
+        self.cohorts.retain_mut(|cohort| {
+            cohort.waiting.remove(&id);
+            if cohort.waiting.is_empty() {
+                cohort.gate.send_replace(true);
+                opened.extend(cohort.members.iter().copied());
+            }
+            !cohort.waiting.is_empty()
+        });
+        for member in opened {
+            if let Some(job) = self.jobs.get_mut(&member)
+                && job.state == JobState::Starting
+                && !job.tasks.is_empty()
+            {
+                job.state = JobState::Running;
+            }
+        }
+        self.want_barrier = true;
+    }
+
+    fn build(&mut self, id: ObjectId, restore: Option<JobCheckpoint>) {
+        let run = self.next_run;
+        self.next_run += 1;
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        stop_tasks(job);
+        let former = self.context.build.scratch.join(format!("{id}-{}", job.run));
+        let files = self.context.build.files.clone();
+        self.context.spawner.spawn_blocking(move || {
+            if let Err(error) = files.remove_dir(&former) {
+                tracing::warn!(%error, "the folder of a former run was not removed");
+            }
+        });
+        job.completed = restore.as_ref().map_or(0, |checkpoint| checkpoint.barrier);
+        job.run = run;
+        job.state = JobState::Starting;
+        job.restoring = restore.clone();
+        job.in_flight.clear();
+        // A view's readers can only be built when its own subtasks are there: they have as many.
+        let upstream = job.upstream.clone();
+        if upstream.iter().any(|input| self.jobs.get(input).is_none_or(|other| other.state == JobState::Starting)) {
+            return;
+        }
+        self.spawn_build(id);
+    }
+
+    fn spawn_build(&mut self, id: ObjectId) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let (definition, graph, restore, parallelism, run) =
+            (job.job.clone(), job.graph.clone(), job.restoring.clone(), job.parallelism, job.run);
+        let context = self.context.build.clone();
+        let catalog = self.context.log.catalog();
+        let views = self.context.views.read().clone();
+        let sender = self.sender.clone();
+        self.context.spawner.spawn_blocking(move || {
+            let built = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                build::build(&context, &catalog, &definition, &graph, parallelism, &views, restore.as_ref(), run)
+            }))
+            .unwrap_or_else(|_| Err(Error::internal("building the job panicked")));
+            let _ = sender.send(Event::Built { job: definition.id, run, built });
+        });
+    }
+
+    pub(super) fn built(&mut self, id: ObjectId, run: u64, built: Result<BuiltJob>) {
+        if self.jobs.get(&id).is_none_or(|job| job.run != run || job.state != JobState::Starting) {
+            return;
+        }
+        match built {
+            Ok(built) => self.launch(id, built),
+            Err(error) => self.fail(id, error),
+        }
+        // Readers of this view that waited for it.
+        let waiting: Vec<ObjectId> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.state == JobState::Starting && job.tasks.is_empty() && job.upstream.contains(&id))
+            .filter(|(_, job)| job.upstream.iter().all(|input| self.jobs.get(input).is_some_and(|other| !other.tasks.is_empty())))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in waiting {
+            self.spawn_build(id);
+        }
+    }
+
+    /// Connects the heads of a built job and starts its subtasks.
+    fn launch(&mut self, id: ObjectId, built: BuiltJob) {
+        let restored = self.jobs.get(&id).and_then(|job| job.restoring.clone());
+        // A job without a checkpoint reads its inputs' rows as of the next barrier, which is made at once.
+        let attach_barrier = self.context.numbers.peek();
+        let attach_commit = self.context.log.end();
+        let catalog = self.context.log.catalog();
+        let mut heads = Vec::with_capacity(built.subtasks.len());
+        let mut barriers = Vec::new();
+        let mut source_metrics = Vec::new();
+        let live_from = Arc::new(AtomicU64::new(if restored.is_some() { 0 } else { u64::MAX }));
+        let result = (|| -> Result<()> {
+            for subtask in built.subtasks {
+                let connected = match subtask.head {
+                    HeadPlan::Inputs(inbox) => Head::Inputs { inbox },
+                    HeadPlan::Connector(source) => {
+                        let (sender, receiver) = mpsc::unbounded_channel();
+                        barriers.push(sender);
+                        source_metrics.push(subtask.metrics.clone());
+                        Head::Connector { source, barriers: receiver }
+                    }
+                    HeadPlan::Table { table, projection } => {
+                        let (sender, receiver) = mpsc::unbounded_channel();
+                        barriers.push(sender);
+                        let from = restored.as_ref().map_or(attach_commit, |checkpoint| checkpoint.commit);
+                        let feed = Box::new(TableFeed::open(&self.context.tables, &catalog, table, projection, from, restored.is_none())?);
+                        Head::Table { feed, backfill: restored.is_none(), barriers: receiver }
+                    }
+                    HeadPlan::View { view, projection, inbox, sender } => {
+                        let upstream = self.jobs.get(&view).ok_or_else(|| Error::internal("a view that is read does not run"))?;
+                        let handle = self.context.views.read().get(&view).cloned();
+                        let handle = handle.ok_or_else(|| Error::internal("a view that is read has no rows"))?;
+                        let versions = handle
+                            .running_versions()
+                            .and_then(|versions| versions.get(subtask.subtask).cloned())
+                            .ok_or_else(|| Error::internal("a view that is read has fewer subtasks than its reader"))?;
+                        let attachments = upstream
+                            .attachments
+                            .get(subtask.subtask)
+                            .ok_or_else(|| Error::internal("a view that is read has fewer subtasks than its reader"))?;
+                        let (attached, told) = oneshot::channel();
+                        attachments.lock().push(Attachment {
+                            // A restored reader stands at the same barrier as the view: it is there before the view's first row.
+                            barrier: if restored.is_some() { 0 } else { attach_barrier },
+                            edge: OutputEdge::detachable(sender),
+                            attached: Some(attached),
+                        });
+                        let layout = handle.layout.clone();
+                        let columns = projection.clone();
+                        let backfill = restored.is_none().then(|| ViewBackfill {
+                            attached: told,
+                            open: Box::new(move |barrier| {
+                                let snapshot =
+                                    versions.open(barrier).ok_or_else(|| Error::internal("the version that a reader joins at is gone"))?;
+                                Ok(Box::new(ViewFeed { rows: RowReader::new(layout, snapshot), projection: columns }) as Box<dyn Feed>)
+                            }),
+                            live_from: live_from.clone(),
+                        });
+                        Head::View { inbox, backfill, project: ViewProjection(projection) }
+                    }
+                };
+                heads.push((
+                    subtask.chain_index,
+                    subtask.subtask,
+                    subtask.chain,
+                    subtask.root,
+                    subtask.snapshots,
+                    subtask.attachments,
+                    subtask.operators,
+                    subtask.metrics,
+                    connected,
+                ));
+            }
+            Ok(())
+        })();
+        if let Err(error) = result {
+            self.fail(id, error);
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let gate = self.cohorts.iter().find(|cohort| cohort.members.contains(&id)).map(|cohort| cohort.gate.subscribe());
+        let gate = gate.filter(|_| restored.is_some());
+        let mut operators = Vec::new();
+        let mut tasks = Vec::new();
+        let started_us = self.context.clock.now_us();
+        for (chain_index, subtask, chain, root, snapshots, attachments, described, metrics, head) in heads {
+            for (uid, operator, counters) in described {
+                operators.push(OperatorStatus { uid, operator, subtask, metrics: counters, subtask_metrics: metrics.clone(), started_us });
+            }
+            let id = SubtaskId { job: id, run: job.run, chain: chain_index, subtask };
+            let context = SubtaskContext {
+                id,
+                chain,
+                root,
+                snapshots,
+                events: self.subtask_events.clone(),
+                clock: self.context.clock.clone(),
+                memory: self.context.build.memory.reserve(),
+                attachments,
+                gate: gate.clone(),
+            };
+            let events = self.subtask_events.clone();
+            tasks.push(self.context.spawner.spawn(async move {
+                let running = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(subtask::run(context, head)));
+                if running.await.is_err() {
+                    let _ = events.send(SubtaskEvent::Failed { id, error: Error::internal("a subtask panicked") });
+                }
+            }));
+        }
+        job.tasks = tasks;
+        job.operators = operators;
+        job.barriers = barriers;
+        job.source_metrics = source_metrics;
+        job.catching_up = built.sources;
+        job.bounded = built.bounded && !matches!(job.job.kind, JobKind::MaterializedView { .. });
+        job.not_ended = job.source_metrics.len();
+        job.ends_at = None;
+        job.attachments = built.attachments;
+        job.root_parallelism = built.root_parallelism;
+        job.stateful_subtasks = built.stateful_subtasks;
+        job.live_from = live_from;
+        job.state = JobState::Backfilling;
+        if restored.is_none() {
+            job.log_position = attach_commit;
+            // The manifest must not offer the state of a former life.
+            self.manifest.jobs.remove(&id);
+        }
+        if let Some(view) = self.context.views.read().get(&id) {
+            view.begin_run(job.run, built.versions);
+        }
+        if restored.is_some() {
+            // Nothing has to be caught up: it takes part from the first barrier after its cohort has begun.
+            job.state = JobState::Starting;
+            job.catching_up = 0;
+            self.leave_cohort(id);
+        }
+        self.want_barrier = true;
+        self.changed = true;
+    }
+}
+
+/// A view's rows as of a barrier.
+struct ViewFeed {
+    rows: RowReader,
+    projection: Vec<usize>,
+}
+
+impl Feed for ViewFeed {
+    fn next_backfill(&mut self, max_rows: usize) -> Result<Option<Batch>> {
+        match self.rows.next_batch(max_rows)? {
+            None => Ok(None),
+            Some(rows) => rows.project(&self.projection).map(|rows| Some(Batch::insert(rows))).map_err(crate::operators::error::from_arrow),
+        }
+    }
+
+    fn next_changes(&mut self, _commit: CommitSeq) -> Result<Option<Batch>> {
+        Ok(None)
+    }
+}
