@@ -7,6 +7,7 @@
 //! ```
 
 pub mod build;
+pub mod compatibility;
 pub mod engine;
 pub mod feed;
 pub mod manager;
