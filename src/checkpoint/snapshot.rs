@@ -15,6 +15,7 @@ use crate::seams::files::FilesRef;
 use crate::seams::hash::HashMap;
 use crate::seams::spawn::{Spawner, in_place};
 use crate::sources::SplitState;
+use crate::state::scratch::ScratchFolder;
 use crate::stream::{BarrierNumber, KeyGroupRange};
 
 /// What a subtask acknowledges.
@@ -59,9 +60,18 @@ pub struct SnapshotTarget {
     /// The id of this opening of its backend.
     pub incarnation: String,
     /// What was stored last, where that succeeded.
-    pub last: Arc<Mutex<Option<Part>>>,
+    pub last: Arc<Mutex<LastStored>>,
     /// SST files that the backend was restored from and still knows by these names.
     pub inherited: Arc<HashMap<String, FileHandle>>,
+}
+
+/// What is stored of the newest image of a backend.
+#[derive(Debug, Default)]
+pub struct LastStored {
+    /// The barrier of that image; 0 for what the backend was restored from.
+    pub image: BarrierNumber,
+    /// `None` as long as it is not stored, and where that failed.
+    pub part: Option<Part>,
 }
 
 /// Takes the snapshots of one subtask.
@@ -72,6 +82,8 @@ pub struct SnapshotTaker {
     pub spawner: Spawner,
     /// A folder for this subtask's images, below the scratch folder.
     pub scratch: PathBuf,
+    /// The job's scratch folder, which stays as long as there are images in it.
+    pub folder: Arc<ScratchFolder>,
     pub targets: Vec<SnapshotTarget>,
     /// The uid under which a source's splits stand.
     pub source_uid: Option<String>,
@@ -99,7 +111,7 @@ struct Image {
     dir: PathBuf,
     files: Vec<String>,
     size: crate::state::StateSize,
-    last: Arc<Mutex<Option<Part>>>,
+    last: Arc<Mutex<LastStored>>,
     inherited: Arc<HashMap<String, FileHandle>>,
     cost: SnapshotCost,
 }
@@ -130,7 +142,7 @@ impl SnapshotTaker {
                     return Ok(None);
                 }
                 self.files.create_dir(&self.scratch)?;
-                target.last.lock().take();
+                *target.last.lock() = LastStored { image: barrier, part: None };
                 stateful.backend_mut().checkpoint(&dir).map(Some)
             })?;
             let size = stateful.backend_mut().estimate();
@@ -140,7 +152,7 @@ impl SnapshotTaker {
             let files = match image {
                 Some(files) => files,
                 None => {
-                    let last = target.last.lock().clone();
+                    let last = target.last.lock().part.clone();
                     match last {
                         Some(part) if self.store.reuse(&part, barrier) => {
                             cost.files_reused = part.files.len() as u64;
@@ -151,6 +163,7 @@ impl SnapshotTaker {
                         }
                         // The last one was not stored, or its files are gone: a new image of the same content.
                         _ => in_place(|| {
+                            *target.last.lock() = LastStored { image: barrier, part: None };
                             self.files.create_dir(&self.scratch)?;
                             stateful.backend_mut().checkpoint(&dir)
                         })?,
@@ -169,8 +182,9 @@ impl SnapshotTaker {
                 cost,
             });
         }
-        let (store, files) = (self.store.clone(), self.files.clone());
+        let (store, files, folder) = (self.store.clone(), self.files.clone(), self.folder.clone());
         let work = Box::new(move || {
+            let _folder = folder;
             for image in images {
                 operators.push(store_image(&store, &files, image, barrier)?);
             }
@@ -208,7 +222,13 @@ fn store_image(store: &CheckpointStore, files: &FilesRef, image: Image, barrier:
     files.remove_dir(&image.dir)?;
     result?;
     let part = Part { range: image.range, files: handles, size: image.size };
-    *image.last.lock() = Some(part.clone());
+    {
+        // An image that was taken later has taken the place of one that took long to store.
+        let mut last = image.last.lock();
+        if last.image == barrier {
+            last.part = Some(part.clone());
+        }
+    }
     cost.store_us = stopwatch.elapsed().as_micros() as u64;
     Ok(OperatorPart { uid: image.uid, checkpoint: OperatorCheckpoint { parts: vec![part], splits: Vec::new() }, cost })
 }
@@ -223,7 +243,7 @@ pub fn store_part(
     barrier: BarrierNumber,
 ) -> Result<(Part, SnapshotCost)> {
     let (dir, names) = image;
-    let last = Arc::new(Mutex::new(None));
+    let last = Arc::new(Mutex::new(LastStored { image: barrier, part: None }));
     let image = Image {
         uid: String::new(),
         incarnation: incarnation.to_string(),

@@ -3,7 +3,7 @@
 //! This is the one file that turns plan nodes into operators.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use weir_catalog::{Catalog, ChangelogMode, Error, Job, JobKind, Object, ObjectId, Result};
@@ -11,7 +11,7 @@ use weir_sql::graph::{Distribution, Node, NodeId, NodeOp, StreamGraph};
 
 use super::settings::StateBackendKind;
 use super::view::ViewHandle;
-use crate::checkpoint::snapshot::{SnapshotTaker, SnapshotTarget};
+use crate::checkpoint::snapshot::{LastStored, SnapshotTaker, SnapshotTarget};
 use crate::checkpoint::{CheckpointStore, FileHandle, JobCheckpoint, Part};
 use crate::operators::Operator;
 use crate::operators::aggregate::{Aggregate, AggregateSpec};
@@ -34,6 +34,7 @@ use crate::state::key_codec::KeyCodec;
 use crate::state::memory::MemoryBackend;
 use crate::state::memory_pool::MemoryPool;
 use crate::state::rocks::{RocksBackend, SharedRocks};
+use crate::state::scratch::{ScratchBackend, ScratchFolder};
 use crate::state::versions::{VersionedStore, Versions};
 use crate::stream::KeyGroupRange;
 
@@ -74,8 +75,6 @@ pub struct BuiltJob {
     pub sources: usize,
     /// Whether every source comes to an end.
     pub bounded: bool,
-    /// The folder that holds its backends.
-    pub scratch: PathBuf,
 }
 
 /// A subtask before its head is connected.
@@ -116,9 +115,8 @@ pub fn build(
     restore: Option<&JobCheckpoint>,
     run: u64,
 ) -> Result<BuiltJob> {
-    let scratch = context.scratch.join(format!("{}-{run}", job.id));
-    context.files.remove_dir(&scratch)?;
-    context.files.create_dir(&scratch)?;
+    let path = context.scratch.join(format!("{}-{run}", job.id));
+    let folder = ScratchFolder::create(context.files.clone(), context.spawner.clone(), path)?;
     let node_parallelism = parallelisms(graph, parallelism, views)?;
     let consumers = consumers(graph);
     let chains = chains(graph, &node_parallelism, &consumers);
@@ -185,7 +183,6 @@ pub fn build(
         stateful_subtasks: 0,
         sources: 0,
         bounded: true,
-        scratch: scratch.clone(),
     };
     for (at, (chain, (inboxes, edges))) in chains.iter().zip(inboxes.into_iter().zip(edges)).enumerate() {
         let root = chain.nodes.last() == Some(&graph.root().id);
@@ -199,7 +196,7 @@ pub fn build(
                 job,
                 graph,
                 restore,
-                scratch: &scratch,
+                folder: &folder,
                 parallelism: chain.parallelism,
                 subtask,
                 operators: Vec::new(),
@@ -229,7 +226,8 @@ pub fn build(
                 store: context.store.clone(),
                 files: context.files.clone(),
                 spawner: context.spawner.clone(),
-                scratch: scratch.join("images"),
+                scratch: folder.path().join("images"),
+                folder: folder.clone(),
                 targets,
                 source_uid,
             };
@@ -306,7 +304,7 @@ struct SubtaskMaker<'a> {
     job: &'a Job,
     graph: &'a StreamGraph,
     restore: Option<&'a JobCheckpoint>,
-    scratch: &'a Path,
+    folder: &'a Arc<ScratchFolder>,
     parallelism: usize,
     subtask: usize,
     operators: Vec<ChainedOperator>,
@@ -419,7 +417,7 @@ impl SubtaskMaker<'_> {
     fn backend(&mut self, node: &Node, range: KeyGroupRange) -> Result<Box<dyn StateBackend>> {
         let uid = self.uid(node)?;
         let context = self.context;
-        let dir = self.scratch.join(format!("{}-{}", node.id, self.subtask));
+        let dir = self.folder.path().join(format!("{}-{}", node.id, self.subtask));
         let stored: Vec<&Part> = self
             .restore
             .and_then(|restore| restore.operators.get(&uid))
@@ -427,7 +425,7 @@ impl SubtaskMaker<'_> {
             .unwrap_or_default();
         let mut parts = Vec::new();
         for (at, part) in stored.iter().enumerate() {
-            let into = self.scratch.join(format!("{}-{}-part{at}", node.id, self.subtask));
+            let into = self.folder.path().join(format!("{}-{}-part{at}", node.id, self.subtask));
             context.store.fetch(part, &into)?;
             parts.push(RestorePart { dir: into, range: part.range });
         }
@@ -435,6 +433,7 @@ impl SubtaskMaker<'_> {
             StateBackendKind::RocksDb => Box::new(RocksBackend::open(&context.rocks, &dir, &parts, range)?),
             StateBackendKind::Memory => Box::new(MemoryBackend::restore(&parts, range)?),
         };
+        let backend = Box::new(ScratchBackend::new(backend, self.folder.clone()));
         for part in &parts {
             context.files.remove_dir(&part.dir)?;
         }
@@ -453,7 +452,7 @@ impl SubtaskMaker<'_> {
             uid,
             range,
             incarnation: context.incarnation(),
-            last: Arc::new(parking_lot::Mutex::new(last)),
+            last: Arc::new(parking_lot::Mutex::new(LastStored { image: 0, part: last })),
             inherited: Arc::new(inherited),
         });
         Ok(backend)

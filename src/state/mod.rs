@@ -15,6 +15,7 @@ pub mod memory;
 pub mod memory_pool;
 pub mod rocks;
 pub mod row_codec;
+pub mod scratch;
 #[cfg(test)]
 mod tests;
 pub mod versions;
