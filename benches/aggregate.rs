@@ -114,7 +114,7 @@ fn run(batches: &[Batch], case: &Case) -> Result<(Duration, usize, usize)> {
         if since_barrier >= EPOCH_ROWS {
             since_barrier = 0;
             number += 1;
-            let barrier = Barrier { number, commit: 0, time_us: 0, publish: true, checkpoint: false, stop: false };
+            let barrier = Barrier { number, commit: 0, time_us: 0, checkpoint: false };
             aggregate.on_barrier(&barrier, &mut out)?;
             if number % 20 == 0 {
                 aggregate.flush()?;

@@ -23,7 +23,7 @@ use futures::TryStreamExt;
 use weir::job::Engine;
 use weir::job::engine::Seams;
 use weir::job::settings::Settings;
-use weir::job::status::JobState;
+use weir::job::status::{CheckpointState, JobState};
 use weir::runtime::metrics;
 use weir::server::query::QueryRunner;
 use weir::server::session::{Reply, Session};
@@ -241,7 +241,7 @@ async fn measure_throughput(arguments: &Arguments) -> Result<()> {
     execute(&mut session, QUERY).await?;
     tokio::time::sleep(WARM_UP).await;
     let completed = |engine: &Arc<Engine>| {
-        engine.board().read().checkpoints.iter().filter(|checkpoint| checkpoint.ended_us.is_some() && checkpoint.error.is_none()).count()
+        engine.board().read().checkpoints.iter().filter(|checkpoint| checkpoint.state() == CheckpointState::Completed).count()
     };
     let (rows, cpu, checkpoints, start) = (rows_in(&engine)?, cpu_seconds(), completed(&engine), Instant::now());
     tokio::time::sleep(Duration::from_secs(arguments.seconds()?)).await;

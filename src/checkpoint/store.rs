@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use weir_catalog::{Error, Result};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -22,6 +22,8 @@ pub struct CheckpointStore {
     files: FilesRef,
     dir: PathBuf,
     known: Mutex<HashMap<String, Known>>,
+    /// Held to write while files are removed, and to read while one is stored.
+    removing: RwLock<()>,
 }
 
 /// A file in the store, and the newest checkpoint that used it.
@@ -69,7 +71,7 @@ impl CheckpointStore {
                 files.remove(&dir.join(FILES).join(name))?;
             }
         }
-        Ok((CheckpointStore { files, dir: dir.to_path_buf(), known: Mutex::new(known) }, manifests))
+        Ok((CheckpointStore { files, dir: dir.to_path_buf(), known: Mutex::new(known), removing: RwLock::default() }, manifests))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -87,6 +89,7 @@ impl CheckpointStore {
         }
         let (source, target) = (from.join(local), self.path(&name));
         let (bytes, checksum) = checksum_of(&source)?;
+        let _storing = self.removing.read();
         // A name left by an attempt that failed is not in a manifest, nor known.
         self.files.remove(&target)?;
         self.files.hard_link(&source, &target)?;
@@ -128,8 +131,8 @@ impl CheckpointStore {
         self.files.sync_dir(&self.dir)
     }
 
-    /// Removes the manifests `dropped`, and the files that none of `retained` names and that no checkpoint at or after the barrier `under_way` uses.
-    pub fn retire(&self, dropped: &[u64], retained: &[Manifest], under_way: BarrierNumber) -> Result<()> {
+    /// Removes the manifests `dropped`, and the files that none of `retained` names and that no checkpoint uses whose barrier is `under_way`.
+    pub fn retire(&self, dropped: &[u64], retained: &[Manifest], under_way: &dyn Fn(BarrierNumber) -> bool) -> Result<()> {
         for number in dropped {
             self.files.remove(&self.dir.join(format!("{MANIFEST}{number:020}")))?;
         }
@@ -138,11 +141,13 @@ impl CheckpointStore {
             self.files.sync_dir(&self.dir)?;
         }
         let named: HashSet<&str> = retained.iter().flat_map(Manifest::files).map(|file| file.name.as_str()).collect();
+        // Whoever stores a file again that is about to be removed waits until it is gone.
+        let _removing = self.removing.write();
         let unused: Vec<String> = {
             let mut known = self.known.lock();
             let unused: Vec<String> = known
                 .iter()
-                .filter(|(name, known)| known.used_by < under_way && !named.contains(name.as_str()))
+                .filter(|(name, known)| !under_way(known.used_by) && !named.contains(name.as_str()))
                 .map(|(name, _)| name.clone())
                 .collect();
             for name in &unused {

@@ -93,6 +93,7 @@ pub struct ReadCut {
     pub barrier: Option<BarrierNumber>,
     /// For each view, a snapshot a root subtask.
     pub views: HashMap<ObjectId, (Arc<ViewHandle>, Vec<Arc<dyn StateSnapshot>>)>,
+    /// The stored tables as of `commit`; of no meaning where the statement names none.
     pub tables: TablesSnapshot,
 }
 
@@ -147,7 +148,7 @@ impl Engine {
         };
         let newest = manifests.last().cloned().unwrap_or_default();
         let tables = open_tables(&build, &log, &recovered, &newest, settings.max_row_bytes)?;
-        let numbers = BarrierNumbers::open(files, &dir)?;
+        let numbers = BarrierNumbers::open(files, &dir, clock.now_us())?;
 
         let catalog = log.catalog();
         let settings = Arc::new(RwLock::new(settings));
@@ -278,9 +279,15 @@ impl Engine {
         Ok(Committed { seq, started })
     }
 
-    /// A consistent cut through the views named and the stored tables: the newest barrier that all of the views still have, or, without views, the last
-    /// commit. Waits where there is none yet, at most `timeout`; the error (`57014`) names the view that lags.
-    pub async fn read(&self, views: &[ObjectId], transaction: Option<&Transaction>, timeout: Duration) -> Result<ReadCut> {
+    /// A consistent cut through the views named and, where `with_tables`, the stored tables: the newest barrier that all of them still have, or, without
+    /// views, the last commit. Waits where there is none yet, at most `timeout`; the error (`57014`) names the view that lags.
+    pub async fn read(
+        &self,
+        views: &[ObjectId],
+        with_tables: bool,
+        transaction: Option<&Transaction>,
+        timeout: Duration,
+    ) -> Result<ReadCut> {
         let handles: Vec<Arc<ViewHandle>> = {
             let known = self.views.read();
             views
@@ -305,9 +312,14 @@ impl Engine {
             let common = readable[0].iter().rev().find(|candidate| readable[1..].iter().all(|other| other.contains(candidate))).copied();
             // A transaction that has written sees its own rows; they are in no view yet.
             let own = transaction.filter(|transaction| !transaction.is_empty()).map(Transaction::snapshot);
-            if let Some(cut) = common
-                && let Some(tables) = own.or_else(|| self.tables.snapshot(cut.commit).ok())
-            {
+            let tables = match (own, common) {
+                (Some(own), _) => Some(own),
+                (None, Some(cut)) if with_tables => {
+                    self.tables.snapshot(cut.commit).ok().or_else(|| handles.iter().find_map(|handle| handle.kept_tables(cut.commit)))
+                }
+                (None, _) => Some(self.tables.latest()?),
+            };
+            if let (Some(cut), Some(tables)) = (common, tables) {
                 let mut views = HashMap::default();
                 for handle in &handles {
                     if let Some(snapshots) = handle.open(cut.barrier) {
@@ -336,7 +348,8 @@ impl Engine {
         }
     }
 
-    /// Returns when every running view covers everything committed before the call. An error where a job was stopped by one.
+    /// Returns when every running view covers everything committed before the call. Where jobs were stopped by an error, the first one's, which names the
+    /// job; it comes when all others are done.
     pub async fn flush(&self) -> Result<()> {
         let (done, told) = oneshot::channel();
         self.tell(Event::Flush { done })?;

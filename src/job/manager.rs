@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
@@ -22,12 +23,12 @@ use tokio::time::Instant;
 use weir_catalog::{Error, Job, Object, ObjectId, Result};
 use weir_sql::graph::StreamGraph;
 
-use self::checkpoints::PendingCheckpoint;
+use self::checkpoints::{CheckpointWaiter, Completed, GroupCheckpoint, Schedule, TablesUnderWay};
 use self::flushes::FlushWaiter;
-use self::jobs::{RunningJob, stop_tasks};
+use self::jobs::{Groups, RunningJob};
 use self::start::Cohort;
 use super::build::{BuildContext, BuiltJob};
-use super::numbers::BarrierNumbers;
+use super::numbers::{BarrierNumbers, Reserved};
 use super::settings::Settings;
 use super::status::{JobState, JobStatus, StatusBoard};
 use super::view::ViewHandle;
@@ -48,6 +49,9 @@ mod flushes;
 mod jobs;
 mod manifests;
 mod start;
+
+/// After something failed that is tried again: how long it waits, so that it does not try all the time.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the manager reacts to.
 pub enum Event {
@@ -96,6 +100,10 @@ pub enum Event {
         manifest: Manifest,
         result: Result<()>,
     },
+    /// Barrier numbers and time were reserved, or could not be.
+    NumbersReserved {
+        reserved: Result<Reserved>,
+    },
     /// The pause before a restart is over.
     RestartDue {
         jobs: Vec<ObjectId>,
@@ -132,8 +140,12 @@ pub struct Manager {
     sender: mpsc::UnboundedSender<Event>,
     subtask_events: mpsc::UnboundedSender<SubtaskEvent>,
     jobs: BTreeMap<ObjectId, RunningJob>,
-    last_barrier_time_us: i64,
+    groups: Groups,
     last_barrier_at: Instant,
+    /// Whether the next barrier waits for numbers or time to be reserved.
+    reserving: bool,
+    /// After numbers could not be reserved: when that is tried again.
+    no_barrier_before: Instant,
     last_commit: CommitSeq,
     /// The commits of the barriers whose versions stay readable, oldest first: stored tables are read as of these too.
     readable_commits: VecDeque<CommitSeq>,
@@ -142,22 +154,22 @@ pub struct Manager {
     want_checkpoint: Vec<oneshot::Sender<Result<()>>>,
     want_flush: Vec<oneshot::Sender<Result<()>>>,
     flushes: Vec<FlushWaiter>,
-    pending: Option<PendingCheckpoint>,
-    /// Whether anything happened since the last checkpoint began.
-    changed: bool,
-    last_checkpoint_ended: Instant,
-    last_checkpoint_started: Instant,
-    checkpoint_failures: usize,
+    /// The checkpoints under way that are not acknowledged in full; a group is in one at most.
+    checkpoints: Vec<GroupCheckpoint>,
+    tables_under_way: Option<TablesUnderWay>,
+    tables_schedule: Schedule,
+    tables_wanted: Option<BarrierNumber>,
+    waiters: Vec<CheckpointWaiter>,
+    /// What is complete: to be written with the next manifest, and with the one that is being written.
+    completed: Vec<Completed>,
+    completing: Vec<Completed>,
+    /// When checkpoints last began at their regular time.
+    last_tick: Instant,
     manifest: Manifest,
     retained: VecDeque<Manifest>,
     writing: bool,
-    /// The checkpoint that ends when the manifest being written is durable.
-    writing_ends: Option<BarrierNumber>,
     manifest_dirty: bool,
     cohorts: Vec<Cohort>,
-    /// Waiters of checkpoints whose manifest is to be written, and of the one being written.
-    manifest_waiters: Vec<oneshot::Sender<Result<()>>>,
-    writing_waiters: Vec<oneshot::Sender<Result<()>>>,
     tables_part: Option<TablesCheckpoint>,
     tables_incarnation: String,
     shutdown: Option<oneshot::Sender<()>>,
@@ -166,7 +178,7 @@ pub struct Manager {
 impl Manager {
     /// A manager that starts from `retained`, the manifests in the store, oldest first.
     pub fn new(
-        context: ManagerContext,
+        mut context: ManagerContext,
         retained: Vec<Manifest>,
     ) -> (Manager, mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>) {
         let (sender, receiver) = mpsc::unbounded_channel();
@@ -180,10 +192,13 @@ impl Manager {
             }
         });
         let manifest = retained.last().cloned().unwrap_or_default();
+        context.numbers.not_before(manifest.jobs.values().map(|job| job.time_us).max().unwrap_or(0));
         let now = Instant::now();
         let manager = Manager {
-            last_barrier_time_us: manifest.jobs.values().map(|job| job.time_us).max().unwrap_or(0),
+            groups: Groups::default(),
             last_barrier_at: now,
+            reserving: false,
+            no_barrier_before: now,
             last_commit: 0,
             readable_commits: VecDeque::new(),
             next_run: 1,
@@ -191,21 +206,21 @@ impl Manager {
             want_checkpoint: Vec::new(),
             want_flush: Vec::new(),
             flushes: Vec::new(),
-            pending: None,
-            changed: false,
-            last_checkpoint_ended: now,
-            last_checkpoint_started: now,
-            checkpoint_failures: 0,
+            checkpoints: Vec::new(),
+            tables_under_way: None,
+            tables_schedule: Schedule::new(now),
+            tables_wanted: None,
+            waiters: Vec::new(),
+            completed: Vec::new(),
+            completing: Vec::new(),
+            last_tick: now,
             tables_part: manifest.tables.clone(),
             tables_incarnation: context.build.incarnation(),
             manifest,
             retained: retained.into(),
             writing: false,
-            writing_ends: None,
             manifest_dirty: false,
             cohorts: Vec::new(),
-            manifest_waiters: Vec::new(),
-            writing_waiters: Vec::new(),
             shutdown: None,
             jobs: BTreeMap::new(),
             sender: sender.clone(),
@@ -239,6 +254,9 @@ impl Manager {
                     tracing::error!(job = %job.name, %error, "a job could not be planned");
                     let empty = Arc::new(StreamGraph { nodes: Vec::new() });
                     self.add(job, empty, None);
+                    if let Some(running) = self.jobs.get_mut(&id) {
+                        running.created = true;
+                    }
                     self.stop_with(id, error);
                 }
             }
@@ -262,12 +280,19 @@ impl Manager {
                 }
                 () = sleep_until(deadline) => {}
             }
-            self.check_timeout();
+            self.check_timeouts();
             self.make_barrier_if_due();
             self.publish_board();
-            if self.shutdown.is_some() && self.pending.is_none() && !self.writing && self.want_checkpoint.is_empty() {
+            if self.shutdown.is_some() && self.waiters.is_empty() && !self.writing && self.want_checkpoint.is_empty() {
                 for job in self.jobs.values_mut() {
-                    stop_tasks(job);
+                    job.stop_tasks();
+                }
+                // Numbers and time that were reserved and not used are given back, so that the next start need not skip them.
+                if let Some(used) = self.context.numbers.give_back() {
+                    let written = self.context.spawner.spawn_blocking(move || used.write()).await;
+                    if let Ok(Err(error)) = written {
+                        tracing::warn!(%error, "barrier numbers were not given back");
+                    }
                 }
                 if let Some(done) = self.shutdown.take() {
                     let _ = done.send(());
@@ -280,7 +305,7 @@ impl Manager {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Subtask(event) => self.handle_subtask(event),
-            Event::Committed => self.changed = true,
+            Event::Committed => self.tables_schedule.note_change(),
             Event::Create { job, graph, published } => {
                 let id = job.id;
                 self.add(job, graph, published);
@@ -290,7 +315,8 @@ impl Manager {
                 for id in jobs {
                     self.forget(id);
                 }
-                self.changed = true;
+                // The catalog's snapshot goes with a checkpoint.
+                self.tables_schedule.note_change();
                 let _ = done.send(());
             }
             Event::Resume { job, done } => self.resume(job, done),
@@ -300,6 +326,7 @@ impl Manager {
             Event::Built { job, run, built } => self.built(job, run, built),
             Event::TablesStored { barrier, stored } => self.tables_stored(barrier, stored),
             Event::ManifestWritten { manifest, result } => self.manifest_written(manifest, result),
+            Event::NumbersReserved { reserved } => self.numbers_reserved(reserved),
             Event::RestartDue { jobs } => {
                 let due: Vec<ObjectId> =
                     jobs.into_iter().filter(|id| self.jobs.get(id).is_some_and(|job| job.state == JobState::Restarting)).collect();
@@ -330,6 +357,7 @@ impl Manager {
             SubtaskEvent::Collected { id, .. }
             | SubtaskEvent::Snapshot { id, .. }
             | SubtaskEvent::SnapshotFailed { id, .. }
+            | SubtaskEvent::Replayed { id, .. }
             | SubtaskEvent::Backfilled { id }
             | SubtaskEvent::SourceEnded { id }
             | SubtaskEvent::Failed { id, .. } => *id,
@@ -339,23 +367,12 @@ impl Manager {
         }
         match event {
             SubtaskEvent::Collected { barrier, .. } => self.collected(id.job, barrier),
-            SubtaskEvent::Snapshot { barrier, snapshot, .. } => {
-                self.record_costs(id, barrier, &snapshot);
-                if let Some(pending) = self.pending.as_mut().filter(|pending| pending.barrier.number == barrier)
-                    && let Some(waiting) = pending.waiting.get_mut(&id.job)
-                {
-                    waiting.snapshots.push(snapshot);
-                    self.check_checkpoint();
-                }
-            }
-            SubtaskEvent::SnapshotFailed { barrier, error, .. } => {
-                tracing::warn!(%error, barrier, "a snapshot could not be taken");
-                if self.pending.as_ref().is_some_and(|pending| pending.barrier.number == barrier) {
-                    let group = self.group_of(id.job);
-                    for member in group {
-                        self.leave_pending_failed(member, &error);
-                    }
-                    self.check_checkpoint();
+            SubtaskEvent::Snapshot { barrier, snapshot, .. } => self.snapshot_stored(id, barrier, snapshot),
+            SubtaskEvent::SnapshotFailed { barrier, error, .. } => self.snapshot_failed(id, barrier, error),
+            SubtaskEvent::Replayed { barrier, .. } => {
+                if let Some(job) = self.jobs.get_mut(&id.job) {
+                    job.replaying = job.replaying.saturating_sub(1);
+                    job.replayed_at = job.replayed_at.max(barrier);
                 }
             }
             SubtaskEvent::Backfilled { .. } => {
@@ -373,9 +390,9 @@ impl Manager {
                 let Some(job) = self.jobs.get_mut(&id.job) else { return };
                 job.not_ended = job.not_ended.saturating_sub(1);
                 if job.bounded && job.not_ended == 0 && job.ends_at.is_none() {
+                    // Its last checkpoint, which ends it.
                     job.ends_at = Some(next);
-                    let (told, _) = oneshot::channel();
-                    self.want_checkpoint.push(told);
+                    job.wanted = Some(next);
                 }
                 self.want_barrier = true;
             }
@@ -400,6 +417,7 @@ impl Manager {
                 last_error: job.last_error.clone(),
                 parallelism: job.parallelism,
                 barrier: job.completed,
+                in_flight: job.in_flight.len(),
                 operators: job.operators.clone(),
             })
             .collect();

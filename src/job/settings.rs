@@ -80,7 +80,12 @@ pub const SETTINGS: &[SettingInfo] = &[
     setting("restart_delay", "100 ms", false, "pause before the first restart, doubled with each further one up to 10 s"),
     setting("retained_barriers", "64", true, "how many barriers' versions of a view stay readable"),
     setting("state_backend", "rocksdb", true, "where keyed state is kept: rocksdb or memory"),
-    setting("tolerable_checkpoint_failures", "3", false, "how many checkpoints may fail one after another before the jobs are restarted"),
+    setting(
+        "tolerable_checkpoint_failures",
+        "3",
+        false,
+        "how many checkpoints of a group may fail one after another before it is restarted",
+    ),
 ];
 
 impl Settings {

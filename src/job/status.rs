@@ -49,8 +49,10 @@ pub struct JobStatus {
     pub restarts: u64,
     pub last_error: Option<Error>,
     pub parallelism: usize,
-    /// The newest barrier that it has finished.
+    /// The newest barrier that it has finished and shown.
     pub barrier: BarrierNumber,
+    /// How many barriers it has been given and not finished.
+    pub in_flight: usize,
     pub operators: Vec<OperatorStatus>,
 }
 
@@ -97,15 +99,61 @@ pub struct CheckpointStatus {
     pub cost: crate::checkpoint::snapshot::SnapshotCost,
 }
 
-/// A checkpoint as a whole.
+/// The checkpoints that began at one barrier.
 #[derive(Clone, Debug)]
 pub struct CheckpointSummary {
     pub checkpoint: BarrierNumber,
-    pub state: CheckpointState,
+    /// Microseconds since 1970 UTC.
     pub started_us: i64,
+    pub groups: Vec<GroupCheckpointStatus>,
+}
+
+/// The checkpoint of one group, or of the stored tables.
+#[derive(Clone, Debug)]
+pub struct GroupCheckpointStatus {
+    /// The group's jobs and their names; none for the stored tables.
+    pub jobs: Vec<(ObjectId, String)>,
+    /// Whether this is the stored tables' part.
+    pub tables: bool,
+    pub state: CheckpointState,
+    /// Microseconds since 1970 UTC.
     pub ended_us: Option<i64>,
     pub error: Option<Error>,
     pub parts: Vec<CheckpointStatus>,
+}
+
+impl GroupCheckpointStatus {
+    /// One that has just begun, of the jobs given, or without jobs of the stored tables.
+    pub fn begun(jobs: Vec<(ObjectId, String)>) -> GroupCheckpointStatus {
+        let tables = jobs.is_empty();
+        GroupCheckpointStatus { jobs, tables, state: CheckpointState::InProgress, ended_us: None, error: None, parts: Vec::new() }
+    }
+
+    /// It is complete, or has failed.
+    pub fn end(&mut self, ended_us: i64, error: Option<&Error>) {
+        self.state = if error.is_none() { CheckpointState::Completed } else { CheckpointState::Failed };
+        self.ended_us = Some(ended_us);
+        self.error = error.cloned();
+    }
+}
+
+impl CheckpointSummary {
+    /// In progress as long as one group is, failed where one has.
+    pub fn state(&self) -> CheckpointState {
+        let has = |state: CheckpointState| self.groups.iter().any(|group| group.state == state);
+        if has(CheckpointState::InProgress) {
+            CheckpointState::InProgress
+        } else if has(CheckpointState::Failed) {
+            CheckpointState::Failed
+        } else {
+            CheckpointState::Completed
+        }
+    }
+
+    /// What all its subtasks did.
+    pub fn parts(&self) -> impl Iterator<Item = &CheckpointStatus> {
+        self.groups.iter().flat_map(|group| &group.parts)
+    }
 }
 
 /// The newest state of everything, written by the manager and read by anyone.

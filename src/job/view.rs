@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - A version is offered only once every root subtask has it.
-//! - While a job restarts, the versions of its former run stay; a new run takes over when it has published a version of its own.
+//! - While a job restarts, the versions of its former run stay; a new run takes over when it has published a version of its own. The manager publishes
+//!   none that covers less of a connector than was shown before, and none is taken that covers less of the engine log.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 use weir_catalog::{Error, ObjectId, Result};
 
+use crate::log::{Tables, TablesSnapshot};
 use crate::operators::materialize::RowLayout;
 use crate::state::StateSnapshot;
 use crate::state::versions::Versions;
@@ -41,6 +43,8 @@ struct State {
     failed: Option<Error>,
     /// A version is shown only from this commit on: what the log held when the process started.
     min_commit: CommitSeq,
+    /// While the job restarts: the stored tables as of the last version that was published, for statements over both.
+    tables: Option<TablesSnapshot>,
 }
 
 struct Run {
@@ -74,6 +78,7 @@ impl ViewHandle {
                     return;
                 }
                 state.current = state.next.take();
+                state.tables = None;
             }
             let min_commit = state.min_commit;
             let Some(current) = state.current.as_mut().filter(|current| current.run == run) else { return };
@@ -89,6 +94,22 @@ impl ViewHandle {
         self.changed.send_modify(|count| *count += 1);
     }
 
+    /// The job is about to be restarted. What it has published stays readable, for however long that takes, and so do the stored tables beside it.
+    pub fn keep_tables(&self, tables: &Tables) {
+        let mut state = self.state.write();
+        let newest = state.current.as_ref().and_then(|run| run.published.back()).map(|newest| newest.commit);
+        if let Some(commit) = newest
+            && state.tables.as_ref().is_none_or(|kept| kept.seq() != commit)
+        {
+            state.tables = tables.snapshot(commit).ok();
+        }
+    }
+
+    /// The stored tables as of `commit`, where they were kept for a restart.
+    pub fn kept_tables(&self, commit: CommitSeq) -> Option<TablesSnapshot> {
+        self.state.read().tables.clone().filter(|kept| kept.seq() == commit)
+    }
+
     /// The job was stopped with an error: readers get it.
     pub fn fail(&self, error: Error) {
         self.state.write().failed = Some(error);
@@ -100,6 +121,7 @@ impl ViewHandle {
         let mut state = self.state.write();
         state.failed = None;
         state.current = None;
+        state.tables = None;
     }
 
     /// Tells of each change of what can be read.

@@ -11,4 +11,5 @@ pub mod chain;
 pub mod exchange;
 pub mod inbox;
 pub mod metrics;
+pub mod replay;
 pub mod subtask;

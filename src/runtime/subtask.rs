@@ -16,6 +16,7 @@ use super::chain::Chain;
 use super::exchange::OutputEdge;
 use super::inbox::Inbox;
 use super::metrics;
+use super::replay::Replay;
 use crate::checkpoint::snapshot::{SnapshotTaker, SubtaskSnapshot};
 use crate::seams::clock::{Clock, Stopwatch};
 use crate::sources::{Source, SourceEvent, SplitState};
@@ -45,6 +46,8 @@ pub enum SubtaskEvent {
     Snapshot { id: SubtaskId, barrier: BarrierNumber, snapshot: SubtaskSnapshot },
     /// A subtask's part of a checkpoint could not be stored; the subtask goes on.
     SnapshotFailed { id: SubtaskId, barrier: BarrierNumber, error: Error },
+    /// A connector subtask has come, at a barrier, to where readers had seen it in a former run.
+    Replayed { id: SubtaskId, barrier: BarrierNumber },
     /// A source has sent all rows as of the barrier it was attached at.
     Backfilled { id: SubtaskId },
     /// A source has sent everything it will ever send.
@@ -94,7 +97,7 @@ pub trait Feed: Send {
 /// Where a source chain's rows come from.
 pub enum Head {
     /// A connector.
-    Connector { source: Box<dyn Source>, barriers: mpsc::UnboundedReceiver<Arc<Barrier>> },
+    Connector { source: Box<dyn Source>, barriers: mpsc::UnboundedReceiver<Arc<Barrier>>, replay: Replay },
     /// A stored table: rows as of the attachment, then the log cut at each barrier's commit.
     Table { feed: Box<dyn Feed>, backfill: bool, barriers: mpsc::UnboundedReceiver<Arc<Barrier>> },
     /// A view: its changes and barriers come through the inbox; with a backfill, its rows as of the attachment beside them.
@@ -139,7 +142,7 @@ pub async fn run(mut context: SubtaskContext, head: Head) {
         due.into_iter().for_each(|attachment| context.chain.add_edge(attachment.edge));
     }
     let ended = match head {
-        Head::Connector { source, barriers } => run_connector(&mut context, source, barriers).await,
+        Head::Connector { source, barriers, replay } => run_connector(&mut context, source, barriers, replay).await,
         Head::Table { feed, backfill, barriers } => run_table(&mut context, feed, backfill, barriers).await,
         Head::View { inbox, backfill, project } => run_view(&mut context, inbox, backfill, project).await,
         Head::Inputs { inbox } => run_inputs(&mut context, inbox).await,
@@ -187,8 +190,8 @@ impl SubtaskContext {
         total
     }
 
-    /// Everything that a barrier asks of the subtask. Returns true where the subtask ends with it.
-    async fn on_barrier(&mut self, barrier: &Arc<Barrier>, splits: Option<Vec<SplitState>>) -> Result<bool> {
+    /// Everything that a barrier asks of the subtask.
+    async fn on_barrier(&mut self, barrier: &Arc<Barrier>, splits: Option<Vec<SplitState>>) -> Result<()> {
         self.chain.on_barrier(barrier).await?;
         self.check_memory().await?;
         if let Some(attachments) = &self.attachments {
@@ -228,7 +231,22 @@ impl SubtaskContext {
                 Err(error) => self.tell(SubtaskEvent::SnapshotFailed { id: self.id, barrier: barrier.number, error }),
             }
         }
-        Ok(barrier.stop)
+        Ok(())
+    }
+
+    /// A barrier has come to a connector, which is cut where it stands. Returns the splits for the checkpoint, where the barrier is one's.
+    fn cut(&self, barrier: &Barrier, source: &dyn Source, replay: &mut Replay) -> Result<Option<Vec<SplitState>>> {
+        let splits = source.splits();
+        if let Some(target) = &replay.target
+            && source.has_reached(target)?
+        {
+            replay.target = None;
+            // Before the barrier goes on: whoever hears of the barrier further down has heard this.
+            self.tell(SubtaskEvent::Replayed { id: self.id, barrier: barrier.number });
+        }
+        let of_checkpoint = barrier.checkpoint.then(|| splits.clone());
+        replay.history.record(barrier.number, splits);
+        Ok(of_checkpoint)
     }
 }
 
@@ -236,6 +254,7 @@ async fn run_connector(
     context: &mut SubtaskContext,
     mut source: Box<dyn Source>,
     mut barriers: mpsc::UnboundedReceiver<Arc<Barrier>>,
+    mut replay: Replay,
 ) -> Result<()> {
     let mut ended = false;
     // A connector has no rows to catch up with: it is where it should be from the start.
@@ -243,10 +262,8 @@ async fn run_connector(
     loop {
         match barriers.try_recv() {
             Ok(barrier) => {
-                let splits = barrier.checkpoint.then(|| source.splits());
-                if context.on_barrier(&barrier, splits).await? {
-                    return Ok(());
-                }
+                let splits = context.cut(&barrier, source.as_ref(), &mut replay)?;
+                context.on_barrier(&barrier, splits).await?;
                 continue;
             }
             Err(mpsc::error::TryRecvError::Disconnected) => return Ok(()),
@@ -281,15 +298,9 @@ async fn run_connector(
                 Err(_elapsed) => continue,
             },
         };
-        match barrier {
-            None => return Ok(()),
-            Some(barrier) => {
-                let splits = barrier.checkpoint.then(|| source.splits());
-                if context.on_barrier(&barrier, splits).await? {
-                    return Ok(());
-                }
-            }
-        }
+        let Some(barrier) = barrier else { return Ok(()) };
+        let splits = context.cut(&barrier, source.as_ref(), &mut replay)?;
+        context.on_barrier(&barrier, splits).await?;
     }
 }
 
@@ -311,9 +322,7 @@ async fn run_table(
             context.process(0, batch).await?;
             tokio::task::yield_now().await;
         }
-        if context.on_barrier(&barrier, None).await? {
-            break;
-        }
+        context.on_barrier(&barrier, None).await?;
     }
     Ok(())
 }
@@ -352,8 +361,8 @@ async fn run_view(context: &mut SubtaskContext, inbox: Inbox, backfill: Option<V
             Some(Element::Batch(batch)) => context.process(0, project.apply(batch)?).await?,
             Some(Element::Barrier(barrier)) => {
                 let live = live_from.as_ref().is_none_or(|from: &Arc<AtomicU64>| barrier.number >= from.load(Ordering::SeqCst));
-                if live && context.on_barrier(&barrier, None).await? {
-                    return Ok(());
+                if live {
+                    context.on_barrier(&barrier, None).await?;
                 }
             }
             Some(element @ (Element::Watermark(_) | Element::Idle)) => context.chain.forward(element).await?,
@@ -398,9 +407,7 @@ async fn run_inputs(context: &mut SubtaskContext, inbox: Inbox) -> Result<()> {
             && let Some((barrier, stopwatch)) = aligning.take()
         {
             metrics::set(&context.chain.metrics().alignment_us, stopwatch.elapsed().as_micros() as u64);
-            if context.on_barrier(&barrier, None).await? {
-                return Ok(());
-            }
+            context.on_barrier(&barrier, None).await?;
             blocked.copy_from_slice(&ended);
         }
     }

@@ -118,7 +118,9 @@ impl QueryRunner {
     /// The cut that `plan` reads: all views in it as of one barrier.
     pub async fn cut(&self, plan: &LogicalPlan, transaction: Option<&Transaction>, timeout: Duration) -> Result<ReadCut> {
         let mut views = Vec::new();
+        let mut with_tables = false;
         for object in scanned_objects(plan)? {
+            with_tables |= matches!(object.as_ref(), Object::StoredTable(_));
             if let Object::Job(job) = object.as_ref() {
                 match job.kind {
                     JobKind::MaterializedView { .. } => views.push(job.id),
@@ -131,7 +133,7 @@ impl QueryRunner {
                 }
             }
         }
-        self.engine.read(&views, transaction, timeout).await
+        self.engine.read(&views, with_tables, transaction, timeout).await
     }
 
     /// Runs `plan` over `cut`.

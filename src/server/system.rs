@@ -244,47 +244,53 @@ fn operators(engine: &Engine, rows: &mut Rows) {
 
 fn checkpoints(engine: &Engine, rows: &mut Rows) {
     for checkpoint in &engine.board().read().checkpoints {
-        let duration = checkpoint.ended_us.map(|ended| ended - checkpoint.started_us);
-        let error = checkpoint.error.as_ref().map(ToString::to_string);
-        let mut push = |job: Option<String>, uid: Option<String>, subtask: Value, costs: [Value; 7]| {
-            let [alignment, snapshot, store, bytes, bytes_new, files_new, files_reused] = costs;
-            rows.push([
-                checkpoint.checkpoint.into(),
-                checkpoint.state.as_str().into(),
-                Value::Time(Some(checkpoint.started_us)),
-                Value::Int(duration),
-                job.into(),
-                uid.into(),
-                subtask,
-                alignment,
-                snapshot,
-                store,
-                bytes,
-                bytes_new,
-                files_new,
-                files_reused,
-                error.clone().into(),
-            ]);
-        };
-        if checkpoint.parts.is_empty() {
-            push(None, None, Value::Int(None), [const { Value::Int(None) }; 7]);
-        }
-        for part in &checkpoint.parts {
-            let cost = part.cost;
-            push(
-                Some(part.job_name.clone()),
-                Some(part.uid.clone()),
-                part.subtask.into(),
-                [
-                    cost.alignment_us.into(),
-                    cost.snapshot_us.into(),
-                    cost.store_us.into(),
-                    cost.bytes.into(),
-                    cost.bytes_new.into(),
-                    cost.files_new.into(),
-                    cost.files_reused.into(),
-                ],
-            );
+        for group in &checkpoint.groups {
+            let duration = group.ended_us.map(|ended| ended - checkpoint.started_us);
+            let error = group.error.as_ref().map(ToString::to_string);
+            let mut push = |job: &str, uid: Option<String>, subtask: Value, costs: [Value; 7]| {
+                let [alignment, snapshot, store, bytes, bytes_new, files_new, files_reused] = costs;
+                rows.push([
+                    checkpoint.checkpoint.into(),
+                    group.state.as_str().into(),
+                    Value::Time(Some(checkpoint.started_us)),
+                    Value::Int(duration),
+                    job.into(),
+                    uid.into(),
+                    subtask,
+                    alignment,
+                    snapshot,
+                    store,
+                    bytes,
+                    bytes_new,
+                    files_new,
+                    files_reused,
+                    error.clone().into(),
+                ]);
+            };
+            // What has acknowledged nothing is there all the same.
+            for (_, name) in group.jobs.iter().filter(|(id, _)| !group.parts.iter().any(|part| part.job == *id)) {
+                push(name, None, Value::Int(None), [const { Value::Int(None) }; 7]);
+            }
+            if group.tables && group.parts.is_empty() {
+                push("stored tables", None, Value::Int(None), [const { Value::Int(None) }; 7]);
+            }
+            for part in &group.parts {
+                let cost = part.cost;
+                push(
+                    &part.job_name,
+                    Some(part.uid.clone()),
+                    part.subtask.into(),
+                    [
+                        cost.alignment_us.into(),
+                        cost.snapshot_us.into(),
+                        cost.store_us.into(),
+                        cost.bytes.into(),
+                        cost.bytes_new.into(),
+                        cost.files_new.into(),
+                        cost.files_reused.into(),
+                    ],
+                );
+            }
         }
     }
 }

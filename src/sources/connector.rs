@@ -100,4 +100,8 @@ impl Source for ValuesSource {
         let offset = if self.rows.is_some() { "waiting" } else { SENT };
         vec![SplitState { split: "0".into(), offset: offset.into() }]
     }
+
+    fn has_reached(&self, target: &[SplitState]) -> Result<bool> {
+        Ok(self.rows.is_none() || target.iter().all(|split| split.offset != SENT))
+    }
 }

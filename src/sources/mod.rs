@@ -33,4 +33,7 @@ pub trait Source: Send {
     fn poll(&mut self, max_rows: usize, now_us: i64) -> Result<SourceEvent>;
     /// Where each of its splits stands.
     fn splits(&self) -> Vec<SplitState>;
+    /// Whether each of its splits that `target` names has come at least as far as it says. `target` are the splits of all subtasks of the same table, as
+    /// another run of the job gave them; a split that has been read to its end has come as far as it ever can.
+    fn has_reached(&self, target: &[SplitState]) -> Result<bool>;
 }

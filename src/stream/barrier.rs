@@ -19,10 +19,6 @@ pub struct Barrier {
     pub commit: CommitSeq,
     /// The engine's time at this barrier, microseconds since 1970 UTC: the only clock that operators know.
     pub time_us: i64,
-    /// Whether what the epoch changed becomes visible.
-    pub publish: bool,
-    /// Whether every subtask takes a snapshot of its state here.
+    /// Whether every subtask that it comes to takes a snapshot of its state here. The jobs of a group agree on it, others may not.
     pub checkpoint: bool,
-    /// Whether the subtasks end here, after everything that this barrier asks for.
-    pub stop: bool,
 }

@@ -12,6 +12,8 @@
 //! | [`postgres`] | the same statements on weir and on PostgreSQL |
 //! | [`crash`] | kill -9 at random moments under concurrent writers |
 //! | [`consistency`] | money is never made or lost, whenever one looks |
+//! | [`embedded`] | an engine in the test's own process, over files that can be held up |
+//! | [`groups`] | a group's checkpoints, restarts and restores, and what readers see of them |
 //! | [`poison`] | a row on which an expression fails |
 //! | [`corruption`] | a flipped byte in what is on disk |
 //! | [`full_disk`] | a disk without room |
@@ -23,7 +25,9 @@
 mod consistency;
 mod corruption;
 mod crash;
+mod embedded;
 mod full_disk;
+mod groups;
 mod poison;
 mod postgres;
 mod protocol;

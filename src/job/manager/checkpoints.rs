@@ -1,278 +1,525 @@
-//! The checkpoint coordinator: begins a checkpoint, collects what subtasks acknowledge, and hands what is complete to the manifest.
+//! The checkpoint coordinator: which checkpoints are under way, what has acknowledged them, and who waits for one.
+//!
+//! A checkpoint is a group's. Groups whose checkpoints are due at the same time take them at one barrier, but nothing else ties them together: each is
+//! complete, late or failed on its own, and the next one of a group begins when its own last one has ended. The stored tables' part is one more of them.
 //!
 //! # Invariants
 //! - A group's checkpoint enters the manifest only as a whole: all its jobs at one barrier.
 //! - A job has acknowledged when all its subtasks with state have stored their part and its roots have finished the barrier.
+//! - A job is in one checkpoint at a time; it is in one exactly from the barrier to the durable manifest, the failure, or its own end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use weir_catalog::{Error, ObjectId, Result};
+use weir_catalog::{Error, ObjectId, Result, SqlState};
 
 use super::{Event, Manager};
 use crate::checkpoint::snapshot::{SnapshotCost, SubtaskSnapshot, store_part};
 use crate::checkpoint::{JobCheckpoint, OperatorCheckpoint, TablesCheckpoint};
 use crate::job::build::BuildContext;
-use crate::job::status::{CHECKPOINTS_REMEMBERED, CheckpointState, CheckpointStatus, CheckpointSummary, JobState};
+use crate::job::settings::Settings;
+use crate::job::status::{CHECKPOINTS_REMEMBERED, CheckpointStatus, CheckpointSummary, GroupCheckpointStatus};
 use crate::log::Tables;
 use crate::runtime::subtask::SubtaskId;
 use crate::seams::clock::Stopwatch;
 use crate::stream::{Barrier, BarrierNumber, CommitSeq};
 
-/// A checkpoint under way.
-pub(super) struct PendingCheckpoint {
-    pub(super) barrier: Arc<Barrier>,
-    pub(super) started: Instant,
-    /// Jobs that take part and have not acknowledged in full.
-    pub(super) waiting: BTreeMap<ObjectId, WaitingJob>,
-    /// Groups: complete when all of their jobs are.
-    pub(super) groups: Vec<BTreeSet<ObjectId>>,
-    pub(super) done: BTreeMap<ObjectId, JobCheckpoint>,
-    pub(super) tables: Option<TablesCheckpoint>,
-    pub(super) tables_pending: bool,
-    pub(super) failed: Option<Error>,
-    pub(super) waiters: Vec<oneshot::Sender<Result<()>>>,
-    /// Whether everything that could complete was handed to a manifest.
-    pub(super) ended: bool,
+/// When checkpoints of a job, or of the stored tables, are due.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Schedule {
+    /// When the last one began, or should have begun with those of the others.
+    started: Instant,
+    /// When the last one ended, well or not.
+    ended: Option<Instant>,
+    /// The last commit that the last one has.
+    commit: CommitSeq,
+    /// Whether anything happened since the last one began.
+    changed: bool,
+    /// How many failed one after another.
+    failures: usize,
 }
 
-pub(super) struct WaitingJob {
-    pub(super) snapshots: Vec<SubtaskSnapshot>,
-    pub(super) expected: usize,
-    pub(super) collected: bool,
+impl Schedule {
+    /// The schedule of a job that begins, in step with checkpoints that began at `started`.
+    pub(super) fn new(started: Instant) -> Schedule {
+        Schedule { started, ended: None, commit: 0, changed: true, failures: 0 }
+    }
+
+    /// A barrier that is no checkpoint's of this job goes to it. One that brings nothing new changes nothing: else the checkpoints of two groups, each with
+    /// a barrier of its own, would give each other cause for the next for ever.
+    pub(super) fn note_barrier(&mut self, commit: CommitSeq, new_rows: bool) {
+        self.changed |= new_rows || commit > self.commit;
+    }
+
+    /// Something happened that the last one does not have.
+    pub(super) fn note_change(&mut self) {
+        self.changed = true;
+    }
+
+    fn begin(&mut self, started: Instant, commit: CommitSeq) {
+        self.started = started;
+        self.commit = commit;
+        self.changed = false;
+    }
+
+    /// When the next one may begin; `None` where nothing asks for one.
+    fn due(&self, settings: &Settings) -> Option<Instant> {
+        if !self.changed || settings.checkpoint_interval.is_zero() {
+            return None;
+        }
+        let regular = self.started + settings.checkpoint_interval;
+        Some(self.ended.map_or(regular, |ended| regular.max(ended + settings.checkpoint_min_pause)))
+    }
+
+    /// The schedule of both together.
+    fn with(self, other: Schedule) -> Schedule {
+        Schedule {
+            started: self.started.max(other.started),
+            ended: self.ended.max(other.ended),
+            commit: self.commit.min(other.commit),
+            changed: self.changed || other.changed,
+            failures: self.failures.max(other.failures),
+        }
+    }
+
+    fn end(&mut self, failed: bool) {
+        self.ended = Some(Instant::now());
+        self.changed |= failed;
+    }
+}
+
+/// A group's checkpoint that has not been acknowledged in full.
+pub(super) struct GroupCheckpoint {
+    barrier: Arc<Barrier>,
+    started: Instant,
+    jobs: BTreeMap<ObjectId, JobProgress>,
+}
+
+/// What a job has acknowledged of a checkpoint.
+struct JobProgress {
+    snapshots: Vec<SubtaskSnapshot>,
+    /// The number of subtasks with state.
+    expected: usize,
+    /// Whether its roots have finished the barrier.
+    collected: bool,
+}
+
+impl JobProgress {
+    fn is_complete(&self) -> bool {
+        self.collected && self.snapshots.len() >= self.expected
+    }
+
+    fn into_operators(self) -> BTreeMap<String, OperatorCheckpoint> {
+        let mut operators: BTreeMap<String, OperatorCheckpoint> = BTreeMap::new();
+        for part in self.snapshots.into_iter().flat_map(|snapshot| snapshot.operators) {
+            let operator = operators.entry(part.uid).or_default();
+            operator.parts.extend(part.checkpoint.parts);
+            operator.splits.extend(part.checkpoint.splits);
+        }
+        operators
+    }
+}
+
+/// The stored tables' part of a checkpoint, from the barrier to the durable manifest.
+pub(super) struct TablesUnderWay {
+    barrier: BarrierNumber,
+    started: Instant,
+    stored: bool,
+    /// Whether it has been counted as failed because it took too long. It can't be called off, and no other begins before it has ended.
+    late: bool,
+}
+
+/// What is complete and stands in the manifest that is written next.
+pub(super) struct Completed {
+    barrier: BarrierNumber,
+    /// The jobs of one group; none for the stored tables.
+    pub(super) jobs: Vec<ObjectId>,
+}
+
+/// Someone who waits until everything has been checkpointed at `barrier` or a later one.
+pub(super) struct CheckpointWaiter {
+    barrier: BarrierNumber,
+    jobs: BTreeSet<ObjectId>,
+    tables: bool,
+    /// The first thing that went wrong. It is told when all others are done.
+    error: Option<Error>,
+    done: oneshot::Sender<Result<()>>,
 }
 
 impl Manager {
-    pub(super) fn begin_checkpoint(&mut self, barrier: &Arc<Barrier>) {
-        self.changed = false;
-        self.last_checkpoint_started = Instant::now();
-        let mut waiting = BTreeMap::new();
-        let mut groups: Vec<BTreeSet<ObjectId>> = Vec::new();
-        for (id, job) in &self.jobs {
-            if job.state != JobState::Running || barrier.number < job.live_from.load(Ordering::SeqCst) {
-                continue;
+    /// When a checkpoint of `group` can begin: `None` where nothing asks for one, or where it can't begin at all yet.
+    pub(super) fn checkpoint_due(&self, group: &BTreeSet<ObjectId>, settings: &Settings) -> Option<Instant> {
+        let next = self.context.numbers.peek();
+        let mut together: Option<Schedule> = None;
+        let mut wanted = false;
+        for job in group.iter().filter_map(|id| self.jobs.get(id)) {
+            if job.checkpointing.is_some() || !self.has_room(job) {
+                return None;
             }
-            waiting.insert(*id, WaitingJob { snapshots: Vec::new(), expected: job.stateful_subtasks, collected: false });
-            if !groups.iter().any(|group| group.contains(id)) {
-                groups.push(self.group_of(*id));
+            if job.is_live(next) {
+                wanted |= job.wanted.is_some();
+                together = Some(together.map_or(job.schedule, |others| others.with(job.schedule)));
             }
         }
-        for group in &mut groups {
-            group.retain(|id| waiting.contains_key(id));
+        let together = together?;
+        if wanted { Some(self.last_barrier_at) } else { together.due(settings) }
+    }
+
+    /// As [`Manager::checkpoint_due`], for the stored tables.
+    pub(super) fn tables_due(&self, settings: &Settings) -> Option<Instant> {
+        if self.tables_under_way.is_some() {
+            return None;
+        }
+        if self.tables_wanted.is_some() { Some(self.last_barrier_at) } else { self.tables_schedule.due(settings) }
+    }
+
+    /// Who asked for a checkpoint waits for one at `barrier` or later of everything that is live there.
+    pub(super) fn take_on_waiters(&mut self, barrier: BarrierNumber) {
+        if self.want_checkpoint.is_empty() {
+            return;
+        }
+        let mut live = BTreeSet::new();
+        for (id, job) in self.jobs.iter_mut().filter(|(_, job)| job.is_live(barrier)) {
+            job.wanted = Some(barrier);
+            live.insert(*id);
+        }
+        self.tables_wanted = Some(barrier);
+        for done in std::mem::take(&mut self.want_checkpoint) {
+            self.waiters.push(CheckpointWaiter { barrier, jobs: live.clone(), tables: true, error: None, done });
+        }
+    }
+
+    /// Begins the checkpoints of `groups`, and of the stored tables where `tables` says so, at `barrier`.
+    pub(super) fn begin_checkpoint(&mut self, barrier: &Arc<Barrier>, groups: &[BTreeSet<ObjectId>], tables: bool) {
+        let now = Instant::now();
+        let interval = self.context.settings.read().checkpoint_interval;
+        // A group that was late takes its checkpoint in place of the one that it missed, and the next with the others again.
+        if now >= self.last_tick + interval - interval / 10 {
+            self.last_tick = now;
+        }
+        let mut summary = CheckpointSummary { checkpoint: barrier.number, started_us: barrier.time_us, groups: Vec::new() };
+        for group in groups {
+            let mut jobs = BTreeMap::new();
+            let mut names = Vec::new();
+            for id in group {
+                let Some(job) = self.jobs.get_mut(id).filter(|job| job.is_live(barrier.number)) else { continue };
+                job.checkpointing = Some(barrier.number);
+                job.schedule.begin(self.last_tick, barrier.commit);
+                jobs.insert(*id, JobProgress { snapshots: Vec::new(), expected: job.stateful_subtasks, collected: false });
+                names.push((*id, job.job.name.clone()));
+            }
+            summary.groups.push(GroupCheckpointStatus::begun(names));
+            self.checkpoints.push(GroupCheckpoint { barrier: barrier.clone(), started: now, jobs });
+        }
+        if tables {
+            self.tables_schedule.begin(self.last_tick, barrier.commit);
+            self.tables_under_way = Some(TablesUnderWay { barrier: barrier.number, started: now, stored: false, late: false });
+            summary.groups.push(GroupCheckpointStatus::begun(Vec::new()));
+            self.store_tables(barrier);
         }
         let mut board = self.context.board.write();
-        board.checkpoints.push_back(CheckpointSummary {
-            checkpoint: barrier.number,
-            state: CheckpointState::InProgress,
-            started_us: barrier.time_us,
-            ended_us: None,
-            error: None,
-            parts: Vec::new(),
-        });
+        board.checkpoints.push_back(summary);
         while board.checkpoints.len() > CHECKPOINTS_REMEMBERED {
             board.checkpoints.pop_front();
         }
-        drop(board);
-        self.pending = Some(PendingCheckpoint {
-            barrier: barrier.clone(),
-            started: Instant::now(),
-            waiting,
-            groups,
-            done: BTreeMap::new(),
-            tables: None,
-            tables_pending: true,
-            failed: None,
-            waiters: std::mem::take(&mut self.want_checkpoint),
-            ended: false,
-        });
-        let (tables, build, spawner, sender) =
-            (self.context.tables.clone(), self.context.build.clone(), self.context.spawner.clone(), self.sender.clone());
+    }
+
+    fn store_tables(&self, barrier: &Barrier) {
+        let (tables, build, sender) = (self.context.tables.clone(), self.context.build.clone(), self.sender.clone());
         let (number, commit) = (barrier.number, barrier.commit);
         let image = self.context.build.scratch.join(format!("tables-{number}"));
         let last = self.tables_part.clone();
         let incarnation = self.tables_incarnation.clone();
-        spawner.spawn_blocking(move || {
+        self.context.spawner.spawn_blocking(move || {
             let stored = checkpoint_tables(&tables, commit, number, &image, &incarnation, &build, last);
             let _ = sender.send(Event::TablesStored { barrier: number, stored });
         });
     }
 
     pub(super) fn tables_stored(&mut self, barrier: BarrierNumber, stored: Result<(TablesCheckpoint, Option<SnapshotCost>)>) {
-        let Some(pending) = self.pending.as_mut().filter(|pending| pending.barrier.number == barrier) else { return };
-        pending.tables_pending = false;
+        let Some(under_way) = self.tables_under_way.as_mut().filter(|tables| tables.barrier == barrier) else { return };
         match stored {
             Ok((tables, cost)) => {
-                pending.tables = Some(tables);
+                under_way.stored = true;
+                self.tables_part = Some(tables.clone());
+                self.manifest.tables = Some(tables);
                 if let Some(cost) = cost {
-                    let mut board = self.context.board.write();
-                    if let Some(summary) = board.checkpoints.iter_mut().find(|summary| summary.checkpoint == barrier) {
-                        summary.parts.push(CheckpointStatus {
-                            checkpoint: barrier,
-                            job: 0,
-                            job_name: "stored tables".into(),
-                            uid: "tables".into(),
-                            subtask: 0,
-                            cost,
-                        });
-                    }
+                    let part = CheckpointStatus {
+                        checkpoint: barrier,
+                        job: 0,
+                        job_name: "stored tables".into(),
+                        uid: "tables".into(),
+                        subtask: 0,
+                        cost,
+                    };
+                    self.on_board(barrier, None, |status| status.parts.push(part));
                 }
+                self.complete(Completed { barrier, jobs: Vec::new() });
             }
             Err(error) => {
                 tracing::warn!(%error, "the stored tables' part of a checkpoint could not be stored");
-                pending.failed = Some(error);
+                self.tables_under_way = None;
+                self.end_checkpoint(&Completed { barrier, jobs: Vec::new() }, Some(&error));
             }
         }
-        self.check_checkpoint();
     }
 
-    pub(super) fn record_costs(&self, id: SubtaskId, barrier: BarrierNumber, snapshot: &SubtaskSnapshot) {
+    /// A subtask's part is stored.
+    pub(super) fn snapshot_stored(&mut self, id: SubtaskId, barrier: BarrierNumber, snapshot: SubtaskSnapshot) {
         let name = self.jobs.get(&id.job).map_or(String::new(), |job| job.job.name.clone());
-        let mut board = self.context.board.write();
-        if let Some(summary) = board.checkpoints.iter_mut().rev().find(|summary| summary.checkpoint == barrier) {
-            summary.parts.extend(snapshot.operators.iter().map(|part| CheckpointStatus {
+        let parts: Vec<CheckpointStatus> = snapshot
+            .operators
+            .iter()
+            .map(|part| CheckpointStatus {
                 checkpoint: barrier,
                 job: id.job,
                 job_name: name.clone(),
                 uid: part.uid.clone(),
                 subtask: id.subtask,
                 cost: part.cost,
-            }));
+            })
+            .collect();
+        self.on_board(barrier, Some(id.job), |status| status.parts.extend(parts));
+        if let Some(progress) = self.progress(id.job, barrier) {
+            progress.snapshots.push(snapshot);
+            self.check_checkpoint(id.job);
         }
     }
 
-    /// A job takes no further part in the checkpoint under way.
-    pub(super) fn leave_pending(&mut self, id: ObjectId) {
-        let error = Error::internal("the job was stopped while the checkpoint was under way");
-        self.leave_pending_failed(id, &error);
-        self.check_checkpoint();
-    }
-
-    pub(super) fn leave_pending_failed(&mut self, id: ObjectId, error: &Error) {
-        let Some(pending) = &mut self.pending else { return };
-        if pending.waiting.remove(&id).is_some() || pending.done.remove(&id).is_some() {
-            pending.failed.get_or_insert_with(|| error.clone());
-            // What the rest of its group did is worth nothing without it.
-            if let Some(at) = pending.groups.iter().position(|group| group.contains(&id)) {
-                for member in pending.groups.remove(at) {
-                    pending.waiting.remove(&member);
-                    pending.done.remove(&member);
-                }
-            }
+    /// A subtask's part could not be taken or stored.
+    pub(super) fn snapshot_failed(&mut self, id: SubtaskId, barrier: BarrierNumber, error: Error) {
+        tracing::warn!(%error, barrier, "a snapshot could not be taken");
+        if self.progress(id.job, barrier).is_some() {
+            self.fail_checkpoint(id.job, &error);
         }
     }
 
-    pub(super) fn check_timeout(&mut self) {
-        let timeout = self.context.settings.read().checkpoint_timeout;
-        let Some(pending) = &mut self.pending else { return };
-        if pending.started.elapsed() < timeout {
+    /// All roots of a job have finished a barrier.
+    pub(super) fn checkpoint_collected(&mut self, id: ObjectId, barrier: BarrierNumber) {
+        if let Some(progress) = self.progress(id, barrier) {
+            progress.collected = true;
+            self.check_checkpoint(id);
+        }
+    }
+
+    fn progress(&mut self, id: ObjectId, barrier: BarrierNumber) -> Option<&mut JobProgress> {
+        let mut at_barrier = self.checkpoints.iter_mut().filter(|checkpoint| checkpoint.barrier.number == barrier);
+        at_barrier.find_map(|checkpoint| checkpoint.jobs.get_mut(&id))
+    }
+
+    /// Hands the checkpoint that `id` takes part in to the manifest, where all its jobs have acknowledged it.
+    fn check_checkpoint(&mut self, id: ObjectId) {
+        let Some(place) = self.checkpoints.iter().position(|checkpoint| checkpoint.jobs.contains_key(&id)) else { return };
+        if !self.checkpoints[place].jobs.values().all(JobProgress::is_complete) {
             return;
         }
-        let late: Vec<ObjectId> = pending.waiting.keys().copied().collect();
-        pending.tables_pending = false;
-        let error = Error::new(
-            weir_catalog::SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-            format!("checkpoint {} was not complete after {} s", pending.barrier.number, timeout.as_secs_f64()),
-        );
-        pending.failed.get_or_insert_with(|| error.clone());
-        for id in late {
-            self.leave_pending_failed(id, &error);
+        let GroupCheckpoint { barrier, jobs, .. } = self.checkpoints.swap_remove(place);
+        let members: Vec<ObjectId> = jobs.keys().copied().collect();
+        for (id, progress) in jobs {
+            let finished = self.jobs.get(&id).and_then(|job| job.ends_at).is_some_and(|at| barrier.number >= at);
+            let operators = progress.into_operators();
+            let checkpoint =
+                JobCheckpoint { barrier: barrier.number, commit: barrier.commit, time_us: barrier.time_us, operators, finished };
+            self.manifest.jobs.insert(id, checkpoint);
         }
-        self.check_checkpoint();
+        self.complete(Completed { barrier: barrier.number, jobs: members });
     }
 
-    /// Moves jobs that have acknowledged in full on, groups that are complete into the manifest, and ends the checkpoint when nothing is left to wait for.
-    pub(super) fn check_checkpoint(&mut self) {
-        let Some(pending) = &mut self.pending else { return };
-        let barrier = pending.barrier.clone();
-        let complete: Vec<ObjectId> = pending
-            .waiting
-            .iter()
-            .filter(|(_, waiting)| waiting.collected && waiting.snapshots.len() >= waiting.expected)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in complete {
-            let Some(waiting) = pending.waiting.remove(&id) else { continue };
-            let mut operators: BTreeMap<String, OperatorCheckpoint> = BTreeMap::new();
-            for part in waiting.snapshots.into_iter().flat_map(|snapshot| snapshot.operators) {
-                let operator = operators.entry(part.uid).or_default();
-                operator.parts.extend(part.checkpoint.parts);
-                operator.splits.extend(part.checkpoint.splits);
-            }
-            let finished = self.jobs.get(&id).and_then(|job| job.ends_at).is_some_and(|at| barrier.number >= at);
-            pending.done.insert(
-                id,
-                JobCheckpoint { barrier: barrier.number, commit: barrier.commit, time_us: barrier.time_us, operators, finished },
-            );
-        }
-        let complete_groups: Vec<BTreeSet<ObjectId>> = {
-            let done = &pending.done;
-            let (complete, rest) = pending.groups.drain(..).partition(|group| group.iter().all(|id| done.contains_key(id)));
-            pending.groups = rest;
-            complete
-        };
-        let mut news = !complete_groups.is_empty();
-        for id in complete_groups.into_iter().flatten() {
-            if let Some(checkpoint) = pending.done.remove(&id) {
-                self.manifest.jobs.insert(id, checkpoint);
-            }
-        }
-        if let Some(tables) = pending.tables.take() {
-            self.tables_part = Some(tables.clone());
-            self.manifest.tables = Some(tables);
-            news = true;
-        }
-        if news {
-            self.manifest.barrier = self.manifest.barrier.max(barrier.number);
-            self.manifest_dirty = true;
-        }
-        let over = pending.groups.is_empty() && pending.waiting.is_empty() && !pending.tables_pending && !pending.ended;
-        if over {
-            pending.ended = true;
-            let waiters = std::mem::take(&mut pending.waiters);
-            match pending.failed.clone() {
-                None => self.manifest_waiters.extend(waiters),
-                Some(error) => {
-                    for waiter in waiters {
-                        let _ = waiter.send(Err(error.clone()));
-                    }
-                    self.checkpoint_ended(barrier.number, Some(error));
-                }
-            }
-        }
+    fn complete(&mut self, completed: Completed) {
+        self.manifest.barrier = self.manifest.barrier.max(completed.barrier);
+        self.manifest_dirty = true;
+        self.completed.push(completed);
         self.write_manifest_if_due();
     }
 
-    pub(super) fn checkpoint_ended(&mut self, number: BarrierNumber, error: Option<Error>) {
-        self.pending = None;
-        self.last_checkpoint_ended = Instant::now();
+    /// The checkpoint of a group, or of the stored tables, is durable, or has failed.
+    pub(super) fn end_checkpoint(&mut self, ended: &Completed, error: Option<&Error>) {
+        let is_reached = |wanted: &mut Option<BarrierNumber>| {
+            if wanted.is_some_and(|wanted| wanted <= ended.barrier) {
+                *wanted = None;
+            }
+        };
+        if ended.jobs.is_empty() {
+            self.tables_under_way = self.tables_under_way.take().filter(|tables| tables.barrier != ended.barrier);
+            self.tables_schedule.end(error.is_some());
+            is_reached(&mut self.tables_wanted);
+        }
+        for id in &ended.jobs {
+            let Some(job) = self.jobs.get_mut(id).filter(|job| job.checkpointing == Some(ended.barrier)) else { continue };
+            job.checkpointing = None;
+            job.schedule.end(error.is_some());
+            if error.is_none() {
+                job.schedule.failures = 0;
+            }
+            is_reached(&mut job.wanted);
+        }
         let ended_us = self.context.clock.now_us();
-        {
-            let mut board = self.context.board.write();
-            if let Some(summary) = board.checkpoints.iter_mut().find(|summary| summary.checkpoint == number) {
-                summary.state = if error.is_none() { CheckpointState::Completed } else { CheckpointState::Failed };
-                summary.ended_us = Some(ended_us);
-                summary.error = error.clone();
+        self.on_board(ended.barrier, ended.jobs.first().copied(), |status| status.end(ended_us, error));
+        for waiter in self.waiters.iter_mut().filter(|waiter| waiter.barrier <= ended.barrier) {
+            waiter.settle(&ended.jobs, ended.jobs.is_empty(), error);
+        }
+        self.answer_waiters();
+    }
+
+    /// The checkpoint that `id` takes part in has failed: its group keeps the former one. After too many of them the group is restarted.
+    fn fail_checkpoint(&mut self, id: ObjectId, error: &Error) {
+        let Some(members) = self.abandon_checkpoint(id, error) else { return };
+        self.count_failure(&members, id, error);
+    }
+
+    /// One more checkpoint of a group has failed, because of the job `cause`.
+    pub(super) fn count_failure(&mut self, members: &[ObjectId], cause: ObjectId, error: &Error) {
+        let tolerable = self.context.settings.read().tolerable_checkpoint_failures;
+        let mut failures = 0;
+        for id in members {
+            if let Some(job) = self.jobs.get_mut(id) {
+                job.schedule.failures += 1;
+                failures = failures.max(job.schedule.failures);
             }
         }
-        match error {
-            None => self.checkpoint_failures = 0,
-            Some(error) => {
-                self.changed = true;
-                self.checkpoint_failures += 1;
-                if self.checkpoint_failures > self.context.settings.read().tolerable_checkpoint_failures {
-                    self.checkpoint_failures = 0;
-                    let running: Vec<ObjectId> =
-                        self.jobs.iter().filter(|(_, job)| job.state == JobState::Running).map(|(id, _)| *id).collect();
-                    for id in running {
-                        let error =
-                            Error::new(error.code().clone(), "too many checkpoints failed one after another").with_detail(error.message());
-                        self.fail(id, error);
-                    }
+        if failures <= tolerable {
+            return;
+        }
+        for id in members {
+            if let Some(job) = self.jobs.get_mut(id) {
+                job.schedule.failures = 0;
+            }
+        }
+        let error = Error::new(error.code().clone(), "too many checkpoints failed one after another").with_detail(error.message());
+        self.fail(cause, error);
+    }
+
+    /// Calls off the checkpoint that `id` takes part in, if there is one, for all of its group. Returns the jobs that took part.
+    pub(super) fn abandon_checkpoint(&mut self, id: ObjectId, error: &Error) -> Option<Vec<ObjectId>> {
+        let place = self.checkpoints.iter().position(|checkpoint| checkpoint.jobs.contains_key(&id))?;
+        let checkpoint = self.checkpoints.swap_remove(place);
+        let ended = Completed { barrier: checkpoint.barrier.number, jobs: checkpoint.jobs.into_keys().collect() };
+        self.end_checkpoint(&ended, Some(error));
+        Some(ended.jobs)
+    }
+
+    /// A job is stopped, or about to be restarted: its group's checkpoint is called off, and nobody waits for one of it.
+    pub(super) fn checkpoint_lost(&mut self, id: ObjectId, error: &Error) {
+        self.abandon_checkpoint(id, error);
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.checkpointing = None;
+            job.wanted = None;
+        }
+        for waiter in &mut self.waiters {
+            waiter.settle(&[id], false, Some(error));
+        }
+        self.answer_waiters();
+    }
+
+    /// A job was dropped: the checkpoint under way is that of the rest of its group.
+    pub(super) fn checkpoint_without(&mut self, id: ObjectId) {
+        if let Some(place) = self.checkpoints.iter().position(|checkpoint| checkpoint.jobs.contains_key(&id)) {
+            let checkpoint = &mut self.checkpoints[place];
+            checkpoint.jobs.remove(&id);
+            let (barrier, rest) = (checkpoint.barrier.number, checkpoint.jobs.keys().next().copied());
+            match rest {
+                Some(other) => {
+                    self.on_board(barrier, Some(id), |status| status.jobs.retain(|(job, _)| *job != id));
+                    self.check_checkpoint(other);
+                }
+                None => {
+                    self.checkpoints.swap_remove(place);
+                    let ended_us = self.context.clock.now_us();
+                    let dropped = Error::new(SqlState::UNDEFINED_OBJECT, "the job was dropped");
+                    self.on_board(barrier, Some(id), |status| status.end(ended_us, Some(&dropped)));
                 }
             }
+        }
+        for waiter in &mut self.waiters {
+            waiter.settle(&[id], false, None);
+        }
+        self.answer_waiters();
+    }
+
+    fn answer_waiters(&mut self) {
+        for at in (0..self.waiters.len()).rev() {
+            if self.waiters[at].jobs.is_empty() && !self.waiters[at].tables {
+                let waiter = self.waiters.swap_remove(at);
+                // Whoever asked may have gone.
+                let _ = waiter.done.send(waiter.error.map_or(Ok(()), Err));
+            }
+        }
+    }
+
+    /// Fails the checkpoints that take too long, each on its own.
+    pub(super) fn check_timeouts(&mut self) {
+        let timeout = self.context.settings.read().checkpoint_timeout;
+        let late: Vec<ObjectId> = self
+            .checkpoints
+            .iter()
+            .filter(|checkpoint| checkpoint.started.elapsed() >= timeout)
+            .filter_map(|checkpoint| checkpoint.jobs.iter().find(|(_, progress)| !progress.is_complete()).map(|(id, _)| *id))
+            .collect();
+        let error = |barrier: BarrierNumber, who: &str| {
+            Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("checkpoint {barrier} was not complete after {} s", timeout.as_secs_f64()),
+            )
+            .with_detail(format!("It waited for {who}."))
+        };
+        for id in late {
+            let Some(job) = self.jobs.get(&id) else { continue };
+            let error = error(job.checkpointing.unwrap_or_default(), &format!("job \"{}\"", job.job.name));
+            tracing::warn!(job = %job.job.name, %error, "a checkpoint took too long");
+            self.fail_checkpoint(id, &error);
+        }
+        if let Some(tables) = self.tables_under_way.as_mut().filter(|tables| !tables.stored && !tables.late)
+            && tables.started.elapsed() >= timeout
+        {
+            tables.late = true;
+            let barrier = tables.barrier;
+            let error = error(barrier, "the stored tables");
+            let ended_us = self.context.clock.now_us();
+            self.on_board(barrier, None, |status| status.end(ended_us, Some(&error)));
+            for waiter in self.waiters.iter_mut().filter(|waiter| waiter.barrier <= barrier) {
+                waiter.settle(&[], true, Some(&error));
+            }
+            self.answer_waiters();
+        }
+    }
+
+    /// When the next checkpoint under way is late.
+    pub(super) fn next_timeout(&self, settings: &Settings) -> Option<Instant> {
+        let tables = self.tables_under_way.iter().filter(|tables| !tables.stored && !tables.late).map(|tables| tables.started);
+        self.checkpoints.iter().map(|checkpoint| checkpoint.started).chain(tables).min().map(|first| first + settings.checkpoint_timeout)
+    }
+
+    /// The barriers of the checkpoints whose files the manifest may not name yet.
+    pub(super) fn barriers_under_way(&self) -> Vec<BarrierNumber> {
+        let tables = self.tables_under_way.iter().map(|tables| tables.barrier);
+        self.checkpoints.iter().map(|checkpoint| checkpoint.barrier.number).chain(tables).collect()
+    }
+
+    /// Changes what the board shows of the checkpoint at `barrier` of the group that has `job`; `None` for the stored tables.
+    fn on_board(&self, barrier: BarrierNumber, job: Option<ObjectId>, change: impl FnOnce(&mut GroupCheckpointStatus)) {
+        let mut board = self.context.board.write();
+        let Some(summary) = board.checkpoints.iter_mut().rev().find(|summary| summary.checkpoint == barrier) else { return };
+        let of_job = |status: &&mut GroupCheckpointStatus| match job {
+            None => status.tables,
+            Some(id) => status.jobs.iter().any(|(job, _)| *job == id),
+        };
+        if let Some(status) = summary.groups.iter_mut().find(of_job) {
+            change(status);
+        }
+    }
+}
+
+impl CheckpointWaiter {
+    /// What ended is waited for no more.
+    fn settle(&mut self, jobs: &[ObjectId], tables: bool, error: Option<&Error>) {
+        let mut concerned = tables && std::mem::take(&mut self.tables);
+        for id in jobs {
+            concerned |= self.jobs.remove(id);
+        }
+        if concerned && let Some(error) = error {
+            self.error.get_or_insert_with(|| error.clone());
         }
     }
 }

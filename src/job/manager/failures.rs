@@ -4,16 +4,18 @@
 //! - A failure restarts the failed job's group and touches no other.
 //! - A job that never published is not tried again: whoever creates it learns at once.
 //! - A connector's rows can't be read again, so the checkpoint of a job that reads one is never forgotten.
+//! - What readers have seen is remembered when a run ends, and the next run of the group shows nothing before it has come as far again.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weir_catalog::{Error, ObjectId, Result};
 
-use super::jobs::stop_tasks;
 use super::{Event, Manager};
 use crate::job::status::JobState;
+use crate::sources::SplitState;
 
 /// Failures further apart than this are not counted together.
 const FAILURE_SERIES: Duration = Duration::from_secs(600);
@@ -26,6 +28,9 @@ impl Manager {
             (settings.restart_attempts, settings.restart_delay)
         };
         let group = self.group_of(id);
+        for member in &group {
+            self.remember_seen(*member);
+        }
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if matches!(job.state, JobState::Failed | JobState::Restarting) {
             return;
@@ -41,7 +46,7 @@ impl Manager {
         // A job that never published is not worth another try: whoever creates it learns at once.
         let stop = failures >= attempts || !job.created;
         if stop {
-            self.stop_with(id, error);
+            self.stop_with(id, error.clone());
             // What it remembers is of no use to a later start, which rebuilds it from the rows; a connector's rows can't be read again.
             for member in self.with_readers(id) {
                 if !self.reads_connector(member) && self.manifest.jobs.remove(&member).is_some() {
@@ -52,13 +57,12 @@ impl Manager {
         }
         let mut again = Vec::new();
         for member in group {
-            self.leave_pending(member);
+            self.checkpoint_lost(member, &error);
             let Some(job) = self.jobs.get_mut(&member) else { continue };
             if job.state == JobState::Failed {
                 continue;
             }
-            stop_tasks(job);
-            job.in_flight.clear();
+            job.stop_tasks();
             job.state = JobState::Restarting;
             job.restarts += 1;
             again.push(member);
@@ -81,11 +85,10 @@ impl Manager {
     /// Stops a job for good, with what reads it.
     pub(super) fn stop_with(&mut self, id: ObjectId, error: Error) {
         for member in self.with_readers(id) {
-            self.leave_pending(member);
+            self.checkpoint_lost(member, &error);
             self.leave_cohort(member);
             let Some(job) = self.jobs.get_mut(&member) else { continue };
-            stop_tasks(job);
-            job.in_flight.clear();
+            job.stop_tasks();
             job.state = JobState::Failed;
             let error =
                 if member == id { error.clone() } else { error.clone().with_detail("A view that it reads was stopped by this error.") };
@@ -100,7 +103,30 @@ impl Manager {
                 view.fail(error.clone().with_hint(format!("Remove the cause, then ALTER JOB {} RESUME.", job.job.name)));
             }
         }
+        self.groups.stale = true;
         self.check_flushes();
+    }
+
+    /// Notes how far the connectors of a job had been read at the newest barrier that it, or a view that reads it, has shown. A run that has shown nothing
+    /// leaves what is known from before.
+    fn remember_seen(&mut self, id: ObjectId) {
+        if let Some(view) = self.context.views.read().get(&id) {
+            view.keep_tables(&self.context.tables);
+        }
+        let readers = self.with_readers(id);
+        let shown = readers.iter().filter_map(|reader| self.jobs.get(reader)).map(|job| job.shown).max().unwrap_or(0);
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| shown > 0 && !job.histories.is_empty()) else { return };
+        let mut seen: BTreeMap<String, Vec<SplitState>> = BTreeMap::new();
+        for (uid, history) in &job.histories {
+            match history.at(shown) {
+                Some(splits) => seen.entry(uid.clone()).or_default().extend(splits),
+                None => {
+                    tracing::error!(job = %job.job.name, barrier = shown, "where a connector stood at the newest barrier that was shown is not known");
+                    return;
+                }
+            }
+        }
+        job.seen = seen;
     }
 
     pub(super) fn resume(&mut self, id: ObjectId, done: oneshot::Sender<Result<()>>) {
@@ -144,6 +170,7 @@ impl Manager {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.published = Some(done);
         }
+        self.groups.stale = true;
         self.start(&order);
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! # Invariants
 //! - Every job of the catalog has one entry from its CREATE, or the start, to its DROP; a run of it has a number that is used once.
-//! - A group is computed from the jobs that are active; a stopped or finished job is in none.
+//! - A group is made of jobs that are active; a stopped or finished job is in none. Groups have no identity: they are computed anew when a job comes,
+//!   goes, stops or is resumed.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -14,12 +15,16 @@ use weir_catalog::{Error, Job, JobKind, ObjectId, Result};
 use weir_sql::graph::StreamGraph;
 
 use super::Manager;
+use super::checkpoints::Schedule;
 use crate::checkpoint::JobCheckpoint;
 use crate::job::status::{JobState, OperatorStatus};
 use crate::job::view::ViewHandle;
+use crate::operators::materialize::RowLayout;
 use crate::runtime::metrics::SubtaskMetrics;
+use crate::runtime::replay::SplitHistory;
 use crate::runtime::subtask::Attachments;
 use crate::seams::spawn::JoinHandle;
+use crate::sources::SplitState;
 use crate::stream::{Barrier, BarrierNumber, CommitSeq};
 
 /// A job that exists, running or not.
@@ -46,9 +51,22 @@ pub(super) struct RunningJob {
     pub(super) root_parallelism: usize,
     pub(super) stateful_subtasks: usize,
     pub(super) operators: Vec<OperatorStatus>,
-    /// Barriers given and not finished, with the commit of each and how many root subtasks have finished it.
-    pub(super) in_flight: VecDeque<(BarrierNumber, CommitSeq, usize)>,
+    /// Barriers given and not finished, oldest first. Root subtasks finish them in this order.
+    pub(super) in_flight: VecDeque<InFlight>,
+    /// Whether a barrier was made that it was not given, because it had too many in flight.
+    pub(super) owed: bool,
+    /// The newest barrier that it has finished and shown, also in a former run.
     pub(super) completed: BarrierNumber,
+    /// The newest barrier that this run has shown; 0 before the first.
+    pub(super) shown: BarrierNumber,
+    /// Where the splits of each connector subtask of this run stood at the last barriers, with the uid of the scan.
+    pub(super) histories: Vec<(String, Arc<SplitHistory>)>,
+    /// Where the splits stood at the newest barrier that was shown in a former run, by the uid of the scan.
+    pub(super) seen: BTreeMap<String, Vec<SplitState>>,
+    /// Connector subtasks that have not come to what was `seen` yet.
+    pub(super) replaying: usize,
+    /// The first barrier that covers what was `seen`, where something was.
+    pub(super) replayed_at: BarrierNumber,
     pub(super) restarts: u64,
     /// How often it failed with the present error.
     pub(super) failures: usize,
@@ -64,6 +82,68 @@ pub(super) struct RunningJob {
     pub(super) source_metrics: Vec<Arc<SubtaskMetrics>>,
     /// Whether it has ever published: from then on FLUSH waits for it, also while it restarts.
     pub(super) created: bool,
+    /// The barrier of the checkpoint under way that it takes part in.
+    pub(super) checkpointing: Option<BarrierNumber>,
+    /// A checkpoint at this barrier or a later one is waited for.
+    pub(super) wanted: Option<BarrierNumber>,
+    pub(super) schedule: Schedule,
+}
+
+/// A barrier that a job was given.
+pub(super) struct InFlight {
+    pub(super) barrier: BarrierNumber,
+    pub(super) commit: CommitSeq,
+    /// How many root subtasks have finished it.
+    pub(super) finished: usize,
+}
+
+/// The jobs that form a group each. What a job is not in, is not active.
+#[derive(Default)]
+pub(super) struct Groups {
+    place: BTreeMap<ObjectId, usize>,
+    members: Vec<BTreeSet<ObjectId>>,
+    /// Whether they have to be computed anew.
+    pub(super) stale: bool,
+}
+
+impl Groups {
+    /// All groups.
+    pub(super) fn all(&self) -> &[BTreeSet<ObjectId>] {
+        &self.members
+    }
+
+    /// The group of `id`; `None` where it is not active.
+    pub(super) fn of(&self, id: ObjectId) -> Option<&BTreeSet<ObjectId>> {
+        self.place.get(&id).map(|place| &self.members[*place])
+    }
+}
+
+impl RunningJob {
+    fn is_active(&self) -> bool {
+        !matches!(self.state, JobState::Failed | JobState::Finished)
+    }
+
+    /// Whether it takes part in the barrier `number`, as far as it has room for it.
+    pub(super) fn is_live(&self, number: BarrierNumber) -> bool {
+        self.state == JobState::Running && number >= self.live_from.load(Ordering::SeqCst)
+    }
+
+    /// Ends all its subtasks, wherever they are, and what is known of this run.
+    pub(super) fn stop_tasks(&mut self) {
+        for task in self.tasks.drain(..) {
+            task.abort();
+        }
+        self.barriers.clear();
+        self.attachments.clear();
+        self.source_metrics.clear();
+        self.operators.clear();
+        self.histories.clear();
+        self.in_flight.clear();
+        self.owed = false;
+        self.shown = 0;
+        self.replaying = 0;
+        self.replayed_at = 0;
+    }
 }
 
 impl Manager {
@@ -76,8 +156,13 @@ impl Manager {
         let settings = self.context.settings.read();
         let parallelism = if settings.parallelism_given { settings.parallelism } else { job.parallelism };
         drop(settings);
-        if let (JobKind::MaterializedView { .. }, Some(root)) = (&job.kind, graph.nodes.last()) {
-            match crate::operators::materialize::RowLayout::new(root.schema.clone(), root.upsert_key.clone()) {
+        if let JobKind::MaterializedView { key, .. } = &job.kind {
+            // A job that can't be planned has no graph; its view is there all the same, and tells why it can't be read.
+            let (schema, key) = match graph.nodes.last() {
+                Some(root) => (root.schema.clone(), root.upsert_key.clone()),
+                None => (weir_catalog::object::schema_of(&job.columns), key.clone()),
+            };
+            match RowLayout::new(schema, key) {
                 Ok(layout) => {
                     let handle = ViewHandle::new(job.id, job.name.clone(), Arc::new(layout), self.context.start_commit);
                     self.context.views.write().insert(job.id, Arc::new(handle));
@@ -108,7 +193,13 @@ impl Manager {
                 stateful_subtasks: 0,
                 operators: Vec::new(),
                 in_flight: VecDeque::new(),
+                owed: false,
                 completed: 0,
+                shown: 0,
+                histories: Vec::new(),
+                seen: BTreeMap::new(),
+                replaying: 0,
+                replayed_at: 0,
                 restarts: 0,
                 failures: 0,
                 failed_at: None,
@@ -119,8 +210,12 @@ impl Manager {
                 ends_at: None,
                 source_metrics: Vec::new(),
                 created: false,
+                checkpointing: None,
+                wanted: None,
+                schedule: Schedule::new(self.last_tick),
             },
         );
+        self.groups.stale = true;
     }
 
     /// `ids` with every job after the views that it reads.
@@ -161,31 +256,48 @@ impl Manager {
         }
     }
 
-    /// The group of `id`: the jobs joined to it by a view reading a view, as far as they are not stopped.
-    pub(super) fn group_of(&self, id: ObjectId) -> BTreeSet<ObjectId> {
-        let active = |job: &RunningJob| !matches!(job.state, JobState::Failed | JobState::Finished);
-        let mut group = BTreeSet::from([id]);
-        loop {
-            let mut more = BTreeSet::new();
-            for (other, job) in &self.jobs {
-                if !active(job) {
-                    continue;
-                }
-                for input in &job.upstream {
-                    if !self.jobs.get(input).is_some_and(active) {
-                        continue;
-                    }
-                    if group.contains(other) != group.contains(input) {
-                        more.insert(*other);
-                        more.insert(*input);
-                    }
-                }
-            }
-            if more.is_subset(&group) {
-                return group;
-            }
-            group.extend(more);
+    /// Computes the groups anew where that is due.
+    pub(super) fn regroup(&mut self) {
+        if !self.groups.stale {
+            return;
         }
+        let mut neighbours: BTreeMap<ObjectId, Vec<ObjectId>> = BTreeMap::new();
+        for (id, job) in self.jobs.iter().filter(|(_, job)| job.is_active()) {
+            neighbours.entry(*id).or_default();
+            for input in &job.upstream {
+                if self.jobs.get(input).is_some_and(RunningJob::is_active) {
+                    neighbours.entry(*id).or_default().push(*input);
+                    neighbours.entry(*input).or_default().push(*id);
+                }
+            }
+        }
+        let mut groups = Groups::default();
+        for start in neighbours.keys() {
+            if groups.place.contains_key(start) {
+                continue;
+            }
+            let place = groups.members.len();
+            let (mut members, mut found) = (BTreeSet::new(), vec![*start]);
+            while let Some(id) = found.pop() {
+                if members.insert(id) {
+                    groups.place.insert(id, place);
+                    found.extend(neighbours.get(&id).into_iter().flatten());
+                }
+            }
+            groups.members.push(members);
+        }
+        self.groups = groups;
+    }
+
+    /// The jobs of the group of `id`, which groups must have been computed for.
+    pub(super) fn group_jobs(&self, id: ObjectId) -> impl Iterator<Item = &RunningJob> {
+        self.groups.of(id).into_iter().flatten().filter_map(|id| self.jobs.get(id))
+    }
+
+    /// The group of `id`: the jobs joined to it by a view reading a view, as far as they are not stopped. A stopped job is alone.
+    pub(super) fn group_of(&mut self, id: ObjectId) -> BTreeSet<ObjectId> {
+        self.regroup();
+        self.groups.of(id).cloned().unwrap_or_else(|| BTreeSet::from([id]))
     }
 
     pub(super) fn reads_connector(&self, id: ObjectId) -> bool {
@@ -193,26 +305,23 @@ impl Manager {
         self.jobs.get(&id).is_some_and(|job| job.graph.nodes.iter().any(scans))
     }
 
-    /// Takes a dropped job out of everything.
+    /// Takes a dropped job out of everything. It takes part in no barrier that is made from here on, and whatever waits for it waits no more.
     pub(super) fn forget(&mut self, id: ObjectId) {
         let Some(mut job) = self.jobs.remove(&id) else { return };
-        stop_tasks(&mut job);
+        job.stop_tasks();
+        self.groups.stale = true;
         if let Some(published) = job.published.take() {
             let _ = published.send(Err(Error::new(weir_catalog::SqlState::UNDEFINED_TABLE, format!("{} was dropped", job.job.name))));
         }
+        for waiter in job.finished_waiters.drain(..) {
+            let _ = waiter.send(Ok(()));
+        }
         self.context.views.write().remove(&id);
-        self.leave_pending(id);
-        self.leave_cohort(id);
         if self.manifest.jobs.remove(&id).is_some() {
             self.manifest_dirty = true;
         }
-        let scratch = self.context.build.scratch.join(format!("{id}-{}", job.run));
-        let files = self.context.build.files.clone();
-        self.context.spawner.spawn_blocking(move || {
-            if let Err(error) = files.remove_dir(&scratch) {
-                tracing::warn!(%error, "the folder of a dropped job was not removed");
-            }
-        });
+        self.checkpoint_without(id);
+        self.leave_cohort(id);
         self.check_flushes();
     }
 
@@ -222,23 +331,13 @@ impl Manager {
         if job.state == JobState::Finished {
             return;
         }
-        stop_tasks(job);
-        job.in_flight.clear();
+        job.stop_tasks();
         job.state = JobState::Finished;
+        job.wanted = None;
         for waiter in job.finished_waiters.drain(..) {
             let _ = waiter.send(Ok(()));
         }
+        self.groups.stale = true;
         self.check_flushes();
     }
-}
-
-/// Ends all subtasks of a job, wherever they are.
-pub(super) fn stop_tasks(job: &mut RunningJob) {
-    for task in job.tasks.drain(..) {
-        task.abort();
-    }
-    job.barriers.clear();
-    job.attachments.clear();
-    job.source_metrics.clear();
-    job.operators.clear();
 }

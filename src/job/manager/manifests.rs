@@ -21,8 +21,7 @@ impl Manager {
         self.writing = true;
         self.manifest_dirty = false;
         self.manifest.number += 1;
-        self.writing_waiters = std::mem::take(&mut self.manifest_waiters);
-        self.writing_ends = self.pending.as_ref().filter(|pending| pending.ended).map(|pending| pending.barrier.number);
+        self.completing = std::mem::take(&mut self.completed);
         let manifest = self.manifest.clone();
         let (store, log, sender) = (self.context.build.store.clone(), self.context.log.clone(), self.sender.clone());
         self.context.spawner.spawn_blocking(move || {
@@ -33,30 +32,31 @@ impl Manager {
 
     pub(super) fn manifest_written(&mut self, manifest: Manifest, result: Result<()>) {
         self.writing = false;
-        let waiters = std::mem::take(&mut self.writing_waiters);
+        let completing = std::mem::take(&mut self.completing);
         match result {
             Err(error) => {
                 tracing::warn!(%error, "checkpoint metadata could not be written");
-                for waiter in waiters {
-                    let _ = waiter.send(Err(error.clone()));
+                // What it says still holds, and goes into the next one. That is not tried at once: the disk may be full.
+                self.manifest_dirty = true;
+                for completed in &completing {
+                    self.end_checkpoint(completed, Some(&error));
                 }
-                if let Some(number) = self.writing_ends.take() {
-                    self.checkpoint_ended(number, Some(error));
-                } else {
-                    self.manifest_dirty = true;
+                for completed in completing {
+                    if let Some(first) = completed.jobs.first() {
+                        self.count_failure(&completed.jobs, *first, &error);
+                    }
                 }
-                self.changed = true;
+                if self.completed.is_empty() {
+                    return;
+                }
             }
             Ok(()) => {
                 let finished: Vec<ObjectId> =
                     manifest.jobs.iter().filter(|(_, checkpoint)| checkpoint.finished).map(|(id, _)| *id).collect();
                 self.retained.push_back(manifest);
                 self.retire();
-                for waiter in waiters {
-                    let _ = waiter.send(Ok(()));
-                }
-                if let Some(number) = self.writing_ends.take() {
-                    self.checkpoint_ended(number, None);
+                for completed in &completing {
+                    self.end_checkpoint(completed, None);
                 }
                 for id in finished {
                     self.finish(id);
@@ -86,11 +86,12 @@ impl Manager {
             }
         }
         self.retained = kept;
-        let under_way = self.pending.as_ref().map_or_else(|| self.context.numbers.peek(), |pending| pending.barrier.number);
+        let under_way = self.barriers_under_way();
+        let next = self.context.numbers.peek();
         let retained: Vec<Manifest> = self.retained.iter().chain(std::iter::once(&self.manifest)).cloned().collect();
         let store = self.context.build.store.clone();
         self.context.spawner.spawn_blocking(move || {
-            if let Err(error) = store.retire(&dropped, &retained, under_way) {
+            if let Err(error) = store.retire(&dropped, &retained, &|barrier| barrier >= next || under_way.contains(&barrier)) {
                 tracing::warn!(%error, "files of old checkpoints were not removed");
             }
         });

@@ -2,17 +2,18 @@
 //!
 //! # Invariants
 //! - A job's state is restored only together with that of all views it reads, all of one barrier.
-//! - The subtasks of a cohort begin at one moment, behind a gate, so that no reader misses what a view emits.
+//! - The subtasks of a cohort begin at one moment, behind a gate, so that no reader misses what a view emits. A cohort is joined by views reading views:
+//!   a slow restore holds up nobody else.
 //! - A view's reader is built when the view's own subtasks are there: it has as many.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use weir_catalog::{Error, JobKind, ObjectId, Result};
 
-use super::jobs::stop_tasks;
+use super::checkpoints::Schedule;
 use super::{Event, Manager};
 use crate::checkpoint::JobCheckpoint;
 use crate::job::build::{self, BuiltJob, HeadPlan};
@@ -20,6 +21,7 @@ use crate::job::feed::TableFeed;
 use crate::job::status::{JobState, OperatorStatus};
 use crate::operators::materialize::RowReader;
 use crate::runtime::exchange::OutputEdge;
+use crate::runtime::replay::{Replay, SplitHistory};
 use crate::runtime::subtask::{self, Attachment, Feed, Head, SubtaskContext, SubtaskEvent, SubtaskId, ViewBackfill, ViewProjection};
 use crate::stream::{Batch, CommitSeq};
 
@@ -28,6 +30,12 @@ pub(super) struct Cohort {
     pub(super) gate: watch::Sender<bool>,
     pub(super) waiting: BTreeSet<ObjectId>,
     pub(super) members: BTreeSet<ObjectId>,
+}
+
+impl Cohort {
+    fn new(members: BTreeSet<ObjectId>) -> Cohort {
+        Cohort { gate: watch::Sender::new(false), waiting: members.clone(), members }
+    }
 }
 
 impl Manager {
@@ -51,12 +59,29 @@ impl Manager {
             }
             builds.push((id, checkpoint.filter(|_| fits)));
         }
-        if !restorable.is_empty() {
-            self.cohorts.push(Cohort { gate: watch::Sender::new(false), waiting: restorable.clone(), members: restorable });
-        }
+        self.cohorts.extend(self.joined(&restorable).into_iter().map(Cohort::new));
         for (id, restore) in builds {
             self.build(id, restore);
         }
+    }
+
+    /// `jobs` by what joins them: a view of them reading a view of them.
+    fn joined(&self, jobs: &BTreeSet<ObjectId>) -> Vec<BTreeSet<ObjectId>> {
+        let mut parts: Vec<BTreeSet<ObjectId>> = Vec::new();
+        for id in jobs {
+            let inputs: Vec<ObjectId> = self.jobs.get(id).map_or(Vec::new(), |job| job.upstream.clone());
+            let mut part = BTreeSet::from([*id]);
+            part.extend(inputs.into_iter().filter(|input| jobs.contains(input)));
+            parts.retain(|other| {
+                let apart = other.is_disjoint(&part);
+                if !apart {
+                    part.extend(other);
+                }
+                apart
+            });
+            parts.push(part);
+        }
+        parts
     }
 
     /// `id` is launched, or will not be in this start: the last one of a cohort opens its gate.
@@ -85,19 +110,11 @@ impl Manager {
         let run = self.next_run;
         self.next_run += 1;
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        stop_tasks(job);
-        let former = self.context.build.scratch.join(format!("{id}-{}", job.run));
-        let files = self.context.build.files.clone();
-        self.context.spawner.spawn_blocking(move || {
-            if let Err(error) = files.remove_dir(&former) {
-                tracing::warn!(%error, "the folder of a former run was not removed");
-            }
-        });
+        job.stop_tasks();
         job.completed = restore.as_ref().map_or(0, |checkpoint| checkpoint.barrier);
         job.run = run;
         job.state = JobState::Starting;
-        job.restoring = restore.clone();
-        job.in_flight.clear();
+        job.restoring = restore;
         // A view's readers can only be built when its own subtasks are there: they have as many.
         let upstream = job.upstream.clone();
         if upstream.iter().any(|input| self.jobs.get(input).is_none_or(|other| other.state == JobState::Starting)) {
@@ -154,6 +171,10 @@ impl Manager {
         let mut heads = Vec::with_capacity(built.subtasks.len());
         let mut barriers = Vec::new();
         let mut source_metrics = Vec::new();
+        // Where readers have seen the job's connectors: what it reads before that again is not shown.
+        let seen = self.jobs.get(&id).map_or_else(BTreeMap::new, |job| job.seen.clone());
+        let mut histories = Vec::new();
+        let mut replaying = 0;
         let live_from = Arc::new(AtomicU64::new(if restored.is_some() { 0 } else { u64::MAX }));
         let result = (|| -> Result<()> {
             for subtask in built.subtasks {
@@ -163,7 +184,12 @@ impl Manager {
                         let (sender, receiver) = mpsc::unbounded_channel();
                         barriers.push(sender);
                         source_metrics.push(subtask.metrics.clone());
-                        Head::Connector { source, barriers: receiver }
+                        let uid = subtask.snapshots.source_uid.clone().unwrap_or_default();
+                        let target = seen.get(&uid).cloned();
+                        replaying += usize::from(target.is_some());
+                        let history = Arc::new(SplitHistory::default());
+                        histories.push((uid, history.clone()));
+                        Head::Connector { source, barriers: receiver, replay: Replay { history, target } }
                     }
                     HeadPlan::Table { table, projection } => {
                         let (sender, receiver) = mpsc::unbounded_channel();
@@ -257,6 +283,9 @@ impl Manager {
         job.operators = operators;
         job.barriers = barriers;
         job.source_metrics = source_metrics;
+        job.histories = histories;
+        job.replaying = replaying;
+        job.schedule = Schedule::new(self.last_tick);
         job.catching_up = built.sources;
         job.bounded = built.bounded && !matches!(job.job.kind, JobKind::MaterializedView { .. });
         job.not_ended = job.source_metrics.len();
@@ -281,7 +310,6 @@ impl Manager {
             self.leave_cohort(id);
         }
         self.want_barrier = true;
-        self.changed = true;
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn value(column: &ArrayRef, row: usize) -> String {
 }
 
 pub(super) fn barrier(number: u64) -> Barrier {
-    Barrier { number, commit: 0, time_us: number as i64, publish: true, checkpoint: false, stop: false }
+    Barrier { number, commit: 0, time_us: number as i64, checkpoint: false }
 }
 
 /// A backend with the content of another.

@@ -246,6 +246,11 @@ impl Source for NexmarkSource {
         let all = self.layout.splits;
         self.splits.iter().map(|split| SplitState { split: format!("{}/{all}", split.number), offset: split.next.to_string() }).collect()
     }
+
+    fn has_reached(&self, target: &[SplitState]) -> Result<bool> {
+        let target = parse_states(target, Some(self.layout.splits as usize))?;
+        Ok(self.splits.iter().all(|split| target.get(split.number as usize).is_none_or(|next| split.next >= *next)))
+    }
 }
 
 impl Layout {

@@ -646,3 +646,30 @@ fn nulls_are_where_no_run_is() {
     assert_eq!(valid(&[], 3), "...");
     assert_eq!(valid(&[run(0, 3)], 3), "111");
 }
+
+#[test]
+fn a_source_has_reached_what_another_run_read_once_it_has_read_that_much_of_each_split() {
+    let config = config(&[("table", "bid"), ("events.num", "10000"), ("splits", "3")]);
+    let run = |batches: usize| -> (Vec<NexmarkSource>, Vec<SplitState>) {
+        let mut subtasks: Vec<NexmarkSource> = (0..2).map(|subtask| source(&config, subtask, 2, None)).collect();
+        for subtask in &mut subtasks {
+            (0..batches).for_each(|_| drop(next(subtask, 700)));
+        }
+        let splits = subtasks.iter().flat_map(|subtask| subtask.splits()).collect();
+        (subtasks, splits)
+    };
+    let (_, target) = run(2);
+    for (batches, reached) in [(0, false), (1, false), (2, true), (3, true), (100, true)] {
+        let (subtasks, _) = run(batches);
+        for subtask in subtasks {
+            assert_eq!(subtask.has_reached(&target).unwrap(), reached, "after {batches} batches");
+        }
+    }
+    // One split that is behind is enough.
+    let (mut subtasks, _) = run(2);
+    let mut further = target;
+    let last = further.iter_mut().find(|state| state.split == "2/3").unwrap();
+    last.offset = "9999".to_string();
+    assert!(!subtasks.remove(0).has_reached(&further).unwrap());
+    assert!(subtasks.remove(0).has_reached(&further).unwrap());
+}
