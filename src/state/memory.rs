@@ -131,6 +131,15 @@ impl StateBackend for MemoryBackend {
         Ok(())
     }
 
+    fn write_all(&mut self, next: &mut dyn FnMut(&mut Writes) -> Result<bool>) -> Result<()> {
+        let mut chunk = Writes::new();
+        while next(&mut chunk)? {
+            self.write(&chunk)?;
+            chunk.clear();
+        }
+        Ok(())
+    }
+
     fn scan(&self, from: &[u8], to: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> Result<bool>) -> Result<()> {
         scan(&self.leaves, from, to, each)
     }

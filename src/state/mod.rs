@@ -38,14 +38,7 @@ pub trait StateBackend: Send {
     fn write(&mut self, writes: &Writes) -> Result<()>;
     /// Writes any number of entries at once: `next` fills an empty chunk with the next of them, in key order and at most one a key over all chunks, and
     /// returns false when there are none left. As one write it costs later reads less than a write for each chunk.
-    fn write_all(&mut self, next: &mut dyn FnMut(&mut Writes) -> Result<bool>) -> Result<()> {
-        let mut chunk = Writes::new();
-        while next(&mut chunk)? {
-            self.write(&chunk)?;
-            chunk.clear();
-        }
-        Ok(())
-    }
+    fn write_all(&mut self, next: &mut dyn FnMut(&mut Writes) -> Result<bool>) -> Result<()>;
     /// Calls `each(key, value)` for keys in `from..to` in order until it returns false. An empty `to` means no upper bound.
     fn scan(&self, from: &[u8], to: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> Result<bool>) -> Result<()>;
     /// The present content, shared and read-only, not touched by later writes.

@@ -64,8 +64,12 @@ impl StateBackend for ScratchBackend {
         self.backend.multi_get(keys, found)
     }
 
-    fn write(&mut self, writes: Writes) -> Result<()> {
+    fn write(&mut self, writes: &Writes) -> Result<()> {
         self.backend.write(writes)
+    }
+
+    fn write_all(&mut self, next: &mut dyn FnMut(&mut Writes) -> Result<bool>) -> Result<()> {
+        self.backend.write_all(next)
     }
 
     fn scan(&self, from: &[u8], to: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> Result<bool>) -> Result<()> {
@@ -129,7 +133,7 @@ mod tests {
         let shared = SharedRocks::new(8 << 20, 4 << 20).unwrap();
         let rocks = RocksBackend::open(&shared, &path.join("state"), &[], KeyGroupRange::ALL).unwrap();
         let mut backend = ScratchBackend::new(Box::new(rocks), folder);
-        backend.write(vec![(vec![0, 0, 0, 7], Some(b"seven".to_vec()))]).unwrap();
+        backend.write(&Writes::from_iter([([0, 0, 0, 7], Some(b"seven"))])).unwrap();
         let snapshot = backend.snapshot().unwrap();
         drop(backend);
         assert_eq!(snapshot.get(&[0, 0, 0, 7]).unwrap().as_deref(), Some(b"seven".as_slice()));
