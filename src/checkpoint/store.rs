@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex};
 use weir_catalog::{Error, Result};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -22,8 +22,9 @@ pub struct CheckpointStore {
     files: FilesRef,
     dir: PathBuf,
     known: Mutex<HashMap<String, Known>>,
-    /// Held to write while files are removed, and to read while one is stored.
-    removing: RwLock<()>,
+    /// Files that are no longer known and are being removed. Whoever stores one of them again waits until it is gone; all others go on.
+    removing: Mutex<HashSet<String>>,
+    removed: Condvar,
 }
 
 /// A file in the store, and the newest checkpoint that used it.
@@ -71,7 +72,16 @@ impl CheckpointStore {
                 files.remove(&dir.join(FILES).join(name))?;
             }
         }
-        Ok((CheckpointStore { files, dir: dir.to_path_buf(), known: Mutex::new(known), removing: RwLock::default() }, manifests))
+        Ok((
+            CheckpointStore {
+                files,
+                dir: dir.to_path_buf(),
+                known: Mutex::new(known),
+                removing: Mutex::default(),
+                removed: Condvar::new(),
+            },
+            manifests,
+        ))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -89,7 +99,12 @@ impl CheckpointStore {
         }
         let (source, target) = (from.join(local), self.path(&name));
         let (bytes, checksum) = checksum_of(&source)?;
-        let _storing = self.removing.read();
+        {
+            let mut removing = self.removing.lock();
+            while removing.contains(&name) {
+                self.removed.wait(&mut removing);
+            }
+        }
         // A name left by an attempt that failed is not in a manifest, nor known.
         self.files.remove(&target)?;
         self.files.hard_link(&source, &target)?;
@@ -141,8 +156,6 @@ impl CheckpointStore {
             self.files.sync_dir(&self.dir)?;
         }
         let named: HashSet<&str> = retained.iter().flat_map(Manifest::files).map(|file| file.name.as_str()).collect();
-        // Whoever stores a file again that is about to be removed waits until it is gone.
-        let _removing = self.removing.write();
         let unused: Vec<String> = {
             let mut known = self.known.lock();
             let unused: Vec<String> = known
@@ -150,15 +163,22 @@ impl CheckpointStore {
                 .filter(|(name, known)| !under_way(known.used_by) && !named.contains(name.as_str()))
                 .map(|(name, _)| name.clone())
                 .collect();
+            let mut removing = self.removing.lock();
             for name in &unused {
                 known.remove(name);
+                removing.insert(name.clone());
             }
             unused
         };
+        let mut result = Ok(());
         for name in unused {
-            self.files.remove(&self.path(&name))?;
+            // One that can't be removed is left to the next start.
+            let removed = self.files.remove(&self.path(&name));
+            self.removing.lock().remove(&name);
+            self.removed.notify_all();
+            result = result.and(removed);
         }
-        Ok(())
+        result
     }
 
     /// Brings the files of `part` into the new folder `into` under their local names, after checking length and content of each. Errors with `XX001` naming

@@ -126,7 +126,7 @@ fn list(columns: &[(String, String)]) -> String {
 fn widens(from: &str, to: &str) -> bool {
     match (from, to) {
         ("integer", "bigint" | "double precision") => true,
-        (_, "bigint") => false,
+        (_, "integer" | "bigint") => false,
         _ => match (exact_digits(from), exact_digits(to)) {
             (Some((whole, fraction)), Some((wider, finer))) => wider >= whole && finer >= fraction,
             _ => false,
