@@ -38,6 +38,10 @@ enum Command {
         /// The address to listen on; port 0 takes any that is free.
         #[arg(long, env = "WEIR_LISTEN", default_value = "127.0.0.1:5480")]
         listen: SocketAddr,
+        /// Start from this checkpoint, an older one of those that are kept, instead of from the newest. A number that is not there is answered with those
+        /// that are.
+        #[arg(long, value_name = "NUMBER")]
+        from_checkpoint: Option<u64>,
     },
     /// The shell on a running server.
     Sql {
@@ -126,12 +130,14 @@ fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
-        Some(Command::Serve { listen }) => {
+        Some(Command::Serve { listen, from_checkpoint }) => {
             let data_dir = cli.engine.data_dir.clone().unwrap_or_else(|| PathBuf::from("weir-data"));
             // The port first: a second server fails before it touches the folder.
             let listener = pg::listen(listen).await?;
             let address = listener.local_addr().map_err(|e| Error::io("read the address listened on", &e))?;
-            let engine = open(cli.engine.settings(data_dir)?).await?;
+            let mut settings = cli.engine.settings(data_dir)?;
+            settings.from_checkpoint = from_checkpoint;
+            let engine = open(settings).await?;
             println!("weir listening on {address}");
             let serving = tokio::spawn(pg::serve(listener, engine.clone()));
             wait_for_signal().await?;

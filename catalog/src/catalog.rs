@@ -34,14 +34,15 @@ impl CatalogChange {
         Ok(bytes)
     }
 
-    /// The change that `bytes` hold. Errors with `XX001` when they hold none, or one of a newer format.
+    /// The change that `bytes` hold. Errors with `XX001` when they hold none, `0A000` for one of a newer format.
     pub fn decode(bytes: &[u8]) -> Result<CatalogChange> {
         match bytes.split_first() {
             Some((&FORMAT, json)) => {
                 serde_json::from_slice(json).map_err(|e| Error::corrupted(format!("a catalog change in the engine log can't be read: {e}")))
             }
+            Some((&format, _)) if format > FORMAT => Err(Error::newer_format("a catalog change in the engine log", format, FORMAT)),
             Some((format, _)) => {
-                Err(Error::corrupted(format!("a catalog change in the engine log has format {format}, newer than this weir's {FORMAT}")))
+                Err(Error::corrupted(format!("a catalog change in the engine log has format {format}, which there never was")))
             }
             None => Err(Error::corrupted("a catalog change in the engine log is empty")),
         }

@@ -129,6 +129,12 @@ impl Error {
         Error::new(SqlState::DATA_CORRUPTED, message)
     }
 
+    /// `0A000`: bytes on disk that a newer version wrote. `what` names the file.
+    pub fn newer_format(what: impl fmt::Display, found: impl fmt::Display, known: impl fmt::Display) -> Error {
+        Error::unsupported(format!("{what} has format {found}, newer than this weir's {known}"))
+            .with_hint("Open it with the version that wrote it, or a newer one. Nothing was changed.")
+    }
+
     /// What the operating system refused to do (`action` reads like `write "path"`): `53100` when the disk is full, else `58030`.
     pub fn io(action: impl fmt::Display, source: &std::io::Error) -> Error {
         let code = match source.kind() {

@@ -1,19 +1,32 @@
 //! Checkpoint metadata.
 //!
-//! On disk: one line `weir-checkpoint <format> <XXH3-64 of the rest, 16 hex digits>`, then JSON.
+//! On disk: one line `weir-checkpoint <format> <checksum, 16 hex digits>`, then JSON. The checksum is XXH3-64 of the format number, as decimal digits,
+//! and the JSON. This line stands in every format, so that a newer one is told from a damaged one.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use weir_catalog::{Error, ObjectId, Result};
-use xxhash_rust::xxh3::xxh3_64;
+use weir_catalog::{Error, ObjectId, Result, SqlState};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::sources::SplitState;
-use crate::state::StateSize;
+use crate::state::{StateBackendKind, StateDescriptor, StateSize};
 use crate::stream::{BarrierNumber, CommitSeq, KeyGroupRange};
 
 /// The format that this weir writes. It reads this and every older one.
 pub const FORMAT: u32 = 1;
+
+/// The format of what stands in a part's files: keys and values as `docs/on-disk-layout.md` has them under "Keyed state".
+pub const PART_FORMAT: u32 = 1;
+
+const MAGIC: &str = "weir-checkpoint";
+
+fn checksum_of(format: u32, json: &[u8]) -> u64 {
+    let mut hasher = Xxh3::new();
+    hasher.update(format.to_string().as_bytes());
+    hasher.update(json);
+    hasher.digest()
+}
 
 /// A file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,19 +44,57 @@ pub struct FileHandle {
 /// One backend's part of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
+    /// [`PART_FORMAT`] when it was written.
+    pub format: u32,
+    /// Which backend wrote the files, and can read them.
+    pub backend: StateBackendKind,
     /// The key groups that it holds.
     pub range: KeyGroupRange,
     pub files: Vec<FileHandle>,
     pub size: StateSize,
 }
 
-/// An operator's part: one [`Part`] a subtask, and for a source the places of its splits.
+impl Part {
+    /// Whether this version, with `backend`, can read it. Errors: `0A000` where a newer version wrote it, `55000` where another backend did.
+    pub fn check(&self, backend: StateBackendKind) -> Result<()> {
+        let first = self.files.first().map_or("", |file| file.name.as_str());
+        if self.format > PART_FORMAT {
+            return Err(Error::newer_format(format_args!("the state in checkpoint file \"{first}\""), self.format, PART_FORMAT));
+        }
+        if self.backend != backend {
+            let message = format!("checkpoint file \"{first}\" was written by the state backend {}", self.backend.name());
+            return Err(Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message)
+                .with_detail(format!("The setting state_backend is {}.", backend.name()))
+                .with_hint(format!(
+                    "Start with state_backend = {}: a data folder stays with the backend that it began with.",
+                    self.backend.name()
+                )));
+        }
+        Ok(())
+    }
+}
+
+/// An operator's part: what its state is, one [`Part`] a subtask, and for a source the places of its splits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorCheckpoint {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<StateDescriptor>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub splits: Vec<SplitState>,
+}
+
+impl OperatorCheckpoint {
+    /// Adds what another subtask of the operator contributes.
+    pub fn add(&mut self, other: OperatorCheckpoint) {
+        // Subtasks are alike: one describes the state of all.
+        if self.states.is_empty() {
+            self.states = other.states;
+        }
+        self.parts.extend(other.parts);
+        self.splits.extend(other.splits);
+    }
 }
 
 /// A job as of one barrier.
@@ -71,7 +122,7 @@ pub struct TablesCheckpoint {
 /// Everything needed to start from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Grows by one with each manifest.
+    /// Grows with each manifest; never used twice.
     pub number: u64,
     /// The highest barrier of all jobs in it.
     pub barrier: BarrierNumber,
@@ -83,12 +134,12 @@ impl Manifest {
     /// Its durable form.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let json = serde_json::to_vec(self).map_err(|e| Error::internal(format!("could not encode checkpoint metadata: {e}")))?;
-        let mut bytes = format!("weir-checkpoint {FORMAT} {:016x}\n", xxh3_64(&json)).into_bytes();
+        let mut bytes = format!("{MAGIC} {FORMAT} {:016x}\n", checksum_of(FORMAT, &json)).into_bytes();
         bytes.extend_from_slice(&json);
         Ok(bytes)
     }
 
-    /// The manifest that the file `name` holds. Errors with `XX001` where the bytes are not what was written, or of a newer format.
+    /// The manifest that the file `name` holds. Errors with `XX001` where the bytes are not what was written, `0A000` where a newer version wrote them.
     pub fn decode(name: &str, bytes: &[u8]) -> Result<Manifest> {
         let broken = |what: &str| Error::corrupted(format!("checkpoint metadata \"{name}\" {what}"));
         let end = bytes.iter().position(|byte| *byte == b'\n').ok_or_else(|| broken("has no header"))?;
@@ -96,23 +147,37 @@ impl Manifest {
         let json = &bytes[end + 1..];
         let mut words = header.split(' ');
         let (magic, format, checksum) = (words.next(), words.next(), words.next());
-        if magic != Some("weir-checkpoint") || words.next().is_some() {
+        if magic != Some(MAGIC) || words.next().is_some() {
             return Err(broken("has no header"));
         }
         let format: u32 = format.and_then(|format| format.parse().ok()).ok_or_else(|| broken("has no format number"))?;
-        if format > FORMAT {
-            return Err(broken(&format!("has format {format}, newer than this weir's {FORMAT}")));
-        }
-        if checksum != Some(format!("{:016x}", xxh3_64(json)).as_str()) {
+        if checksum != Some(format!("{:016x}", checksum_of(format, json)).as_str()) {
             return Err(broken("does not match its checksum"));
         }
-        serde_json::from_slice(json).map_err(|e| broken(&format!("can't be read: {e}")))
+        match format {
+            FORMAT => serde_json::from_slice(json).map_err(|e| broken(&format!("can't be read: {e}"))),
+            0 => Err(broken("has format 0, which there never was")),
+            _ => Err(Error::newer_format(format_args!("checkpoint metadata \"{name}\""), format, FORMAT)),
+        }
+    }
+
+    /// The commit behind which a start from this manifest reads the engine log: of the stored tables and of every job that `exists`. What comes up to it
+    /// is not needed.
+    pub fn log_position(&self, exists: impl Fn(ObjectId) -> bool) -> CommitSeq {
+        let tables = self.tables.as_ref().map_or(0, |tables| tables.commit);
+        let jobs = self.jobs.iter().filter(|(id, job)| !job.finished && exists(**id)).map(|(_, job)| job.commit);
+        jobs.fold(tables, CommitSeq::min)
+    }
+
+    /// The parts of all operators and of the stored tables.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        let jobs = self.jobs.values().flat_map(|job| job.operators.values()).flat_map(|operator| &operator.parts);
+        jobs.chain(self.tables.iter().map(|tables| &tables.part))
     }
 
     /// The files that it names.
     pub fn files(&self) -> impl Iterator<Item = &FileHandle> {
-        let jobs = self.jobs.values().flat_map(|job| job.operators.values()).flat_map(|operator| &operator.parts);
-        jobs.chain(self.tables.iter().map(|tables| &tables.part)).flat_map(|part| &part.files)
+        self.parts().flat_map(|part| &part.files)
     }
 }
 
@@ -135,8 +200,29 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_named() {
-        let error = Manifest::decode("m", b"weir-checkpoint 2 0000000000000000\n{}").unwrap_err();
-        assert!(error.message().contains("format 2"), "{error}");
+    fn a_newer_format_is_told_from_a_damaged_one() {
+        let header = |checksum| format!("weir-checkpoint 2 {checksum:016x}\n{{}}");
+        let error = Manifest::decode("m", header(checksum_of(2, b"{}")).as_bytes()).unwrap_err();
+        assert_eq!(error.code().as_str(), "0A000");
+        assert_eq!(error.message(), "checkpoint metadata \"m\" has format 2, newer than this weir's 1");
+        assert_eq!(Manifest::decode("m", header(checksum_of(1, b"{}")).as_bytes()).unwrap_err().code().as_str(), "XX001");
+    }
+
+    #[test]
+    fn the_log_is_needed_from_the_least_commit_on_that_something_restored_stands_at() {
+        let job = |commit, finished| JobCheckpoint { barrier: 9, commit, time_us: 0, operators: BTreeMap::new(), finished };
+        let part = Part {
+            format: PART_FORMAT,
+            backend: StateBackendKind::Memory,
+            range: KeyGroupRange::ALL,
+            files: Vec::new(),
+            size: StateSize::default(),
+        };
+        let mut manifest =
+            Manifest { jobs: BTreeMap::from([(1, job(30, false)), (2, job(10, false)), (3, job(5, true))]), ..Manifest::default() };
+        assert_eq!(manifest.log_position(|_| true), 0, "without the stored tables all of the log is needed");
+        manifest.tables = Some(TablesCheckpoint { commit: 20, part });
+        assert_eq!(manifest.log_position(|_| true), 10);
+        assert_eq!(manifest.log_position(|id| id != 2), 20);
     }
 }

@@ -11,6 +11,8 @@
 pub mod manifest;
 pub mod snapshot;
 pub mod store;
+#[cfg(test)]
+mod tests;
 
 pub use manifest::{FileHandle, JobCheckpoint, Manifest, OperatorCheckpoint, Part, TablesCheckpoint};
 pub use store::CheckpointStore;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use weir_catalog::Result;
 
-use super::manifest::{FileHandle, OperatorCheckpoint, Part};
+use super::manifest::{FileHandle, OperatorCheckpoint, PART_FORMAT, Part};
 use super::store::CheckpointStore;
 use crate::runtime::chain::Chain;
 use crate::runtime::metrics;
@@ -16,6 +16,7 @@ use crate::seams::hash::HashMap;
 use crate::seams::spawn::{Spawner, in_place};
 use crate::sources::SplitState;
 use crate::state::scratch::ScratchFolder;
+use crate::state::{StateBackendKind, StateDescriptor, StateSize};
 use crate::stream::{BarrierNumber, KeyGroupRange};
 
 /// What a subtask acknowledges.
@@ -59,6 +60,8 @@ pub struct SnapshotTarget {
     pub range: KeyGroupRange,
     /// The id of this opening of its backend.
     pub incarnation: String,
+    /// What its states look like.
+    pub states: Vec<StateDescriptor>,
     /// What was stored last, where that succeeded.
     pub last: Arc<Mutex<LastStored>>,
     /// SST files that the backend was restored from and still knows by these names.
@@ -107,10 +110,12 @@ impl Storing {
 struct Image {
     uid: String,
     incarnation: String,
+    states: Vec<StateDescriptor>,
+    backend: StateBackendKind,
     range: KeyGroupRange,
     dir: PathBuf,
     files: Vec<String>,
-    size: crate::state::StateSize,
+    size: StateSize,
     last: Arc<Mutex<LastStored>>,
     inherited: Arc<HashMap<String, FileHandle>>,
     cost: SnapshotCost,
@@ -128,7 +133,7 @@ impl SnapshotTaker {
         let mut operators = Vec::new();
         let mut images = Vec::new();
         if let (Some(uid), Some(splits)) = (&self.source_uid, splits) {
-            let checkpoint = OperatorCheckpoint { parts: Vec::new(), splits };
+            let checkpoint = OperatorCheckpoint { splits, ..OperatorCheckpoint::default() };
             operators.push(OperatorPart { uid: uid.clone(), checkpoint, cost: SnapshotCost { alignment_us, ..SnapshotCost::default() } });
         }
         for target in &mut self.targets {
@@ -157,7 +162,7 @@ impl SnapshotTaker {
                         Some(part) if self.store.reuse(&part, barrier) => {
                             cost.files_reused = part.files.len() as u64;
                             cost.bytes = part.files.iter().map(|file| file.bytes).sum();
-                            let checkpoint = OperatorCheckpoint { parts: vec![part], splits: Vec::new() };
+                            let checkpoint = OperatorCheckpoint { states: target.states.clone(), parts: vec![part], splits: Vec::new() };
                             operators.push(OperatorPart { uid: target.uid.clone(), checkpoint, cost });
                             continue;
                         }
@@ -173,6 +178,8 @@ impl SnapshotTaker {
             images.push(Image {
                 uid: target.uid.clone(),
                 incarnation: target.incarnation.clone(),
+                states: target.states.clone(),
+                backend: stateful.backend_mut().kind(),
                 range: target.range,
                 dir,
                 files,
@@ -221,7 +228,7 @@ fn store_image(store: &CheckpointStore, files: &FilesRef, image: Image, barrier:
     // The image is only names of files: the store has its own.
     files.remove_dir(&image.dir)?;
     result?;
-    let part = Part { range: image.range, files: handles, size: image.size };
+    let part = Part { format: PART_FORMAT, backend: image.backend, range: image.range, files: handles, size: image.size };
     {
         // An image that was taken later has taken the place of one that took long to store.
         let mut last = image.last.lock();
@@ -230,7 +237,11 @@ fn store_image(store: &CheckpointStore, files: &FilesRef, image: Image, barrier:
         }
     }
     cost.store_us = stopwatch.elapsed().as_micros() as u64;
-    Ok(OperatorPart { uid: image.uid, checkpoint: OperatorCheckpoint { parts: vec![part], splits: Vec::new() }, cost })
+    Ok(OperatorPart {
+        uid: image.uid,
+        checkpoint: OperatorCheckpoint { states: image.states, parts: vec![part], splits: Vec::new() },
+        cost,
+    })
 }
 
 /// Takes and stores the image of a backend that no chain owns: the stored tables'.
@@ -239,7 +250,8 @@ pub fn store_part(
     files: &FilesRef,
     image: (PathBuf, Vec<String>),
     incarnation: &str,
-    size: crate::state::StateSize,
+    backend: StateBackendKind,
+    size: StateSize,
     barrier: BarrierNumber,
 ) -> Result<(Part, SnapshotCost)> {
     let (dir, names) = image;
@@ -247,6 +259,8 @@ pub fn store_part(
     let image = Image {
         uid: String::new(),
         incarnation: incarnation.to_string(),
+        states: Vec::new(),
+        backend,
         range: KeyGroupRange::ALL,
         dir,
         files: names,

@@ -5,10 +5,12 @@
 //! - A manifest names only files that were synced, in a folder that was synced.
 //! - A file is deleted only when no retained manifest names it and no checkpoint under way may come to name it.
 
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
-use weir_catalog::{Error, Result};
+use weir_catalog::{Error, Result, SqlState};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::manifest::{FileHandle, Manifest, Part};
@@ -25,6 +27,10 @@ pub struct CheckpointStore {
     /// Files that are no longer known and are being removed. Whoever stores one of them again waits until it is gone; all others go on.
     removing: Mutex<HashSet<String>>,
     removed: Condvar,
+    /// The highest number that a manifest here has, readable or not.
+    last_number: AtomicU64,
+    /// Numbers of manifests that are not to be started from any more and may still be there: they go when the next one is durable.
+    abandoned: Mutex<Vec<u64>>,
 }
 
 /// A file in the store, and the newest checkpoint that used it.
@@ -45,43 +51,80 @@ pub struct Stored {
 const FILES: &str = "files";
 const MANIFEST: &str = "MANIFEST-";
 
+/// The name of the manifest with this number.
+fn manifest_name(number: u64) -> String {
+    format!("{MANIFEST}{number:020}")
+}
+
 impl CheckpointStore {
-    /// Opens the store in `dir`, made if need be, and reads its manifests, oldest first. Files that none of them names are removed: they are of a
-    /// checkpoint that never became complete. Errors with `XX001` where a manifest is damaged.
-    pub fn open(files: FilesRef, dir: &Path) -> Result<(CheckpointStore, Vec<Manifest>)> {
+    /// Opens the store in `dir`, made if need be, and reads its manifests. Returns those to start from, oldest first: up to the newest, or, with `from`,
+    /// up to that of the checkpoint at this barrier. Those behind it stay until the next one is durable.
+    ///
+    /// Files that no manifest names are removed: they are of a checkpoint that never became complete.
+    ///
+    /// Errors: `XX001` where the manifest to start from is damaged, `0A000` where a newer version wrote it, each naming the checkpoints that could be
+    /// started from instead; `22023` where there is no checkpoint `from`. An older manifest that can't be read is reported in the log.
+    pub fn open(files: FilesRef, dir: &Path, from: Option<BarrierNumber>) -> Result<(CheckpointStore, Vec<Manifest>)> {
         files.create_dir(&dir.join(FILES))?;
-        let mut manifests = Vec::new();
+        let mut read: Vec<(u64, Result<Manifest>)> = Vec::new();
         for path in files.list(dir)? {
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             if name.ends_with(".tmp") {
                 files.remove(&dir.join(&name))?;
-            } else if name.starts_with(MANIFEST) {
-                manifests.push(Manifest::decode(&name, &files.read(&dir.join(&name))?)?);
+            } else if let Some(number) = name.strip_prefix(MANIFEST).and_then(|number| number.parse().ok()) {
+                read.push((number, read_manifest(&files, dir, number)));
             }
         }
-        manifests.sort_by_key(|manifest| manifest.number);
+        // The process before may have died between the renaming of a manifest, or its removal, and the fsync: what follows relies on both.
+        files.sync_dir(dir)?;
+        read.sort_by_key(|(number, _)| *number);
+        let last_number = read.last().map_or(0, |(number, _)| *number);
+        let base = find_base(&read, from)?;
+        let all_readable = read.iter().all(|(_, manifest)| manifest.is_ok());
         let mut known = HashMap::default();
-        for manifest in &manifests {
-            for handle in manifest.files() {
-                known.insert(handle.name.clone(), Known { handle: handle.clone(), used_by: manifest.barrier });
+        let (mut manifests, mut abandoned) = (Vec::new(), Vec::new());
+        for (number, manifest) in read {
+            match manifest {
+                Ok(manifest) => {
+                    for handle in manifest.files() {
+                        known.insert(handle.name.clone(), Known { handle: handle.clone(), used_by: manifest.barrier });
+                    }
+                    if Some(number) <= base { manifests.push(manifest) } else { abandoned.push(number) }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "an older checkpoint can't be read, and goes with the next one");
+                    abandoned.push(number);
+                }
             }
         }
-        for path in files.list(&dir.join(FILES))? {
-            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            if !known.contains_key(&name) {
-                files.remove(&dir.join(FILES).join(name))?;
+        // What a manifest that can't be read names is not known: nothing goes before it does.
+        if all_readable {
+            for path in files.list(&dir.join(FILES))? {
+                let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                if !known.contains_key(&name) {
+                    files.remove(&dir.join(FILES).join(name))?;
+                }
             }
         }
-        Ok((
-            CheckpointStore {
-                files,
-                dir: dir.to_path_buf(),
-                known: Mutex::new(known),
-                removing: Mutex::default(),
-                removed: Condvar::new(),
-            },
-            manifests,
-        ))
+        let store = CheckpointStore {
+            files,
+            dir: dir.to_path_buf(),
+            known: Mutex::new(known),
+            removing: Mutex::default(),
+            removed: Condvar::new(),
+            last_number: AtomicU64::new(last_number),
+            abandoned: Mutex::new(abandoned),
+        };
+        Ok((store, manifests))
+    }
+
+    /// A number for the next manifest, above those of all before and not below `at_least`: with a barrier number, which no process repeats, it is not
+    /// used again even where somebody removed the manifests that had higher ones.
+    pub fn next_manifest_number(&self, at_least: BarrierNumber) -> u64 {
+        let next = |last: u64| (last + 1).max(at_least);
+        let last = self.last_number.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| Some(next(last)));
+        // Both sides hold the number before.
+        next(last.unwrap_or_else(|last| last))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -98,7 +141,7 @@ impl CheckpointStore {
             return Ok(Stored { handle: known.handle.clone(), new: false });
         }
         let (source, target) = (from.join(local), self.path(&name));
-        let (bytes, checksum) = checksum_of(&source)?;
+        let (bytes, checksum) = self.checksum_of(&source)?;
         {
             let mut removing = self.removing.lock();
             while removing.contains(&name) {
@@ -136,10 +179,16 @@ impl CheckpointStore {
         true
     }
 
+    /// Says that the checkpoint in the manifest of this number counts as failed, although it may have become durable: the manifest goes with the next
+    /// one that is retired, before any file that it names.
+    pub fn abandon(&self, number: u64) {
+        self.abandoned.lock().push(number);
+    }
+
     /// Makes `manifest` durable, and with it every checkpoint that it holds.
     pub fn write_manifest(&self, manifest: &Manifest) -> Result<()> {
         self.files.sync_dir(&self.dir.join(FILES))?;
-        let name = format!("{MANIFEST}{:020}", manifest.number);
+        let name = manifest_name(manifest.number);
         let temporary = self.dir.join(format!("{name}.tmp"));
         self.files.write(&temporary, &manifest.encode()?)?;
         self.files.rename(&temporary, &self.dir.join(&name))?;
@@ -148,12 +197,18 @@ impl CheckpointStore {
 
     /// Removes the manifests `dropped`, and the files that none of `retained` names and that no checkpoint uses whose barrier is `under_way`.
     pub fn retire(&self, dropped: &[u64], retained: &[Manifest], under_way: &dyn Fn(BarrierNumber) -> bool) -> Result<()> {
-        for number in dropped {
-            self.files.remove(&self.dir.join(format!("{MANIFEST}{number:020}")))?;
-        }
-        if !dropped.is_empty() {
-            // A manifest must be gone for good before the files that it names are.
-            self.files.sync_dir(&self.dir)?;
+        {
+            // What could not be removed is tried again with the next one.
+            let mut abandoned = self.abandoned.lock();
+            abandoned.extend_from_slice(dropped);
+            for number in abandoned.iter() {
+                self.files.remove(&self.dir.join(manifest_name(*number)))?;
+            }
+            if !abandoned.is_empty() {
+                // A manifest must be gone for good before the files that it names are.
+                self.files.sync_dir(&self.dir)?;
+            }
+            abandoned.clear();
         }
         let named: HashSet<&str> = retained.iter().flat_map(Manifest::files).map(|file| file.name.as_str()).collect();
         let unused: Vec<String> = {
@@ -188,21 +243,23 @@ impl CheckpointStore {
         for file in &part.files {
             let path = self.path(&file.name);
             if !self.files.exists(&path) {
-                return Err(Error::corrupted(format!("checkpoint file \"{}\" is missing", file.name)));
+                return Err(Error::corrupted(format!("checkpoint file \"{}\" is missing", file.name)).with_hint(OLDER_HINT));
             }
-            let (bytes, checksum) = checksum_of(&path)?;
+            let (bytes, checksum) = self.checksum_of(&path)?;
             if bytes != file.bytes || checksum != file.checksum {
-                return Err(Error::corrupted(format!("checkpoint file \"{}\" is damaged", file.name)).with_detail(format!(
-                    "It has {bytes} bytes with checksum {checksum:016x}; {} with {:016x} were written.",
-                    file.bytes, file.checksum
-                )));
+                return Err(Error::corrupted(format!("checkpoint file \"{}\" is damaged", file.name))
+                    .with_detail(format!(
+                        "It has {bytes} bytes with checksum {checksum:016x}; {} with {:016x} were written.",
+                        file.bytes, file.checksum
+                    ))
+                    .with_hint(OLDER_HINT));
             }
             let target = into.join(&file.local);
             if file.local.ends_with(".sst") {
                 self.files.hard_link(&path, &target)?;
             } else {
                 // A backend may write on in such a file: it gets its own copy.
-                std::fs::copy(&path, &target).map_err(|e| Error::io(format!("copy \"{}\"", path.display()), &e))?;
+                self.files.copy(&path, &target)?;
             }
         }
         Ok(())
@@ -212,22 +269,65 @@ impl CheckpointStore {
     pub fn total_bytes(&self) -> u64 {
         self.known.lock().values().map(|known| known.handle.bytes).sum()
     }
+
+    /// Length and XXH3-64 of a file, read piece by piece.
+    fn checksum_of(&self, path: &Path) -> Result<(u64, u64)> {
+        let mut reader = self.files.reader(path)?;
+        let mut hasher = Xxh3::new();
+        let mut buffer = vec![0; 1 << 20];
+        let mut bytes = 0;
+        loop {
+            let read = match reader.read(&mut buffer) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                read => read.map_err(|e| Error::io(format!("read \"{}\"", path.display()), &e))?,
+            };
+            if read == 0 {
+                return Ok((bytes, hasher.digest()));
+            }
+            hasher.update(&buffer[..read]);
+            bytes += read as u64;
+        }
+    }
 }
 
-/// Length and XXH3-64 of a file, read piece by piece.
-fn checksum_of(path: &Path) -> Result<(u64, u64)> {
-    use std::io::Read;
-    let failed = |e: std::io::Error| Error::io(format!("read \"{}\"", path.display()), &e);
-    let mut file = std::fs::File::open(path).map_err(failed)?;
-    let mut hasher = Xxh3::new();
-    let mut buffer = vec![0; 1 << 20];
-    let mut bytes = 0;
-    loop {
-        let read = file.read(&mut buffer).map_err(failed)?;
-        if read == 0 {
-            return Ok((bytes, hasher.digest()));
+/// What can be done about a checkpoint that can't be restored.
+const OLDER_HINT: &str = "To go on from an older checkpoint, start the server with --from-checkpoint and its number.";
+
+fn read_manifest(files: &FilesRef, dir: &Path, number: u64) -> Result<Manifest> {
+    let name = manifest_name(number);
+    let manifest = Manifest::decode(&name, &files.read(&dir.join(&name))?)?;
+    if manifest.number != number {
+        return Err(Error::corrupted(format!("checkpoint metadata \"{name}\" has number {}", manifest.number)));
+    }
+    Ok(manifest)
+}
+
+/// The number of the manifest to start from; `None` where there is none yet.
+fn find_base(read: &[(u64, Result<Manifest>)], from: Option<BarrierNumber>) -> Result<Option<u64>> {
+    // Of several manifests of one checkpoint only the last counts.
+    let mut there: Vec<BarrierNumber> =
+        read.iter().filter_map(|(_, manifest)| manifest.as_ref().ok()).map(|manifest| manifest.barrier).collect();
+    there.dedup();
+    let listed = match there.as_slice() {
+        [] => "There is none.".to_string(),
+        some => format!("Those there are: {}.", some.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
+    };
+    let Some(from) = from else {
+        return match read.last() {
+            None => Ok(None),
+            Some((number, Ok(_))) => Ok(Some(*number)),
+            Some((_, Err(error))) if there.is_empty() => Err(error.clone()),
+            Some((_, Err(error))) => Err(error.clone().with_hint(format!("{OLDER_HINT} {listed}"))),
+        };
+    };
+    let found = read.iter().rev().find(|(_, manifest)| manifest.as_ref().is_ok_and(|manifest| manifest.barrier == from));
+    match found {
+        Some((number, _)) => Ok(Some(*number)),
+        None => {
+            let error = Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("there is no checkpoint {from} to start from"));
+            let unreadable: Vec<String> =
+                read.iter().filter_map(|(_, manifest)| manifest.as_ref().err()).map(|e| format!(" Unreadable: {}.", e.message())).collect();
+            Err(error.with_detail(format!("{listed}{}", unreadable.concat())))
         }
-        hasher.update(&buffer[..read]);
-        bytes += read as u64;
     }
 }

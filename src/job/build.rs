@@ -29,13 +29,13 @@ use crate::seams::spawn::Spawner;
 use crate::sources::Source;
 use crate::sources::connector;
 use crate::state::RestorePart;
-use crate::state::StateBackend;
 use crate::state::key_codec::KeyCodec;
 use crate::state::memory::MemoryBackend;
 use crate::state::memory_pool::MemoryPool;
 use crate::state::rocks::{RocksBackend, SharedRocks};
 use crate::state::scratch::{ScratchBackend, ScratchFolder};
 use crate::state::versions::{VersionedStore, Versions};
+use crate::state::{StateBackend, StateDescriptor};
 use crate::stream::KeyGroupRange;
 
 /// What every job is built with.
@@ -58,6 +58,27 @@ impl BuildContext {
     /// A fresh id for an opening of a state backend.
     pub fn incarnation(&self) -> String {
         format!("{:016x}", self.random.lock().next_u64())
+    }
+
+    /// A state backend in the new folder `dir`, with what the checkpoint's `parts` hold of the key groups in `range`. Waits for disk.
+    ///
+    /// Errors: `XX001` where a file is damaged or missing; what [`Part::check`] says.
+    pub fn open_backend(&self, dir: &Path, parts: &[&Part], range: KeyGroupRange) -> Result<Box<dyn StateBackend>> {
+        let mut fetched = Vec::with_capacity(parts.len());
+        for (at, part) in parts.iter().enumerate() {
+            part.check(self.state_backend)?;
+            let into = dir.with_added_extension(format!("part{at}"));
+            self.store.fetch(part, &into)?;
+            fetched.push(RestorePart { dir: into, range: part.range });
+        }
+        let backend: Box<dyn StateBackend> = match self.state_backend {
+            StateBackendKind::RocksDb => Box::new(RocksBackend::open(&self.rocks, dir, &fetched, range)?),
+            StateBackendKind::Memory => Box::new(MemoryBackend::restore(&fetched, range)?),
+        };
+        for part in &fetched {
+            self.files.remove_dir(&part.dir)?;
+        }
+        Ok(backend)
     }
 }
 
@@ -367,10 +388,19 @@ impl SubtaskMaker<'_> {
         metrics
     }
 
-    fn push(&mut self, node: &Node, name: &str, operator: Box<dyn Operator>) {
+    fn push(&mut self, node: &Node, name: &str, mut operator: Box<dyn Operator>) -> Result<()> {
+        if let Some(stateful) = operator.stateful()
+            && let Some(target) = self.targets.last_mut().filter(|target| target.at == self.operators.len())
+        {
+            target.states = stateful.states();
+            if let Some(stored) = self.restore.and_then(|restore| restore.operators.get(&target.uid)) {
+                StateDescriptor::check(&target.uid, &stored.states, &target.states)?;
+            }
+        }
         let metrics = self.describe(node, name);
         let name = node.uid.clone().unwrap_or_else(|| format!("{name} {}", node.id));
         self.operators.push(ChainedOperator { operator, name, metrics });
+        Ok(())
     }
 
     fn operator(&mut self, node: &Node) -> Result<()> {
@@ -378,7 +408,7 @@ impl SubtaskMaker<'_> {
             NodeOp::TableScan { .. } | NodeOp::ViewScan { .. } | NodeOp::ConnectorScan { .. } | NodeOp::Values { .. } | NodeOp::Union => {}
             NodeOp::Calc { input, filter, projection } => {
                 let calc = Calc::new(input, filter.as_ref(), projection, node.schema.clone())?;
-                self.push(node, "calc", Box::new(calc));
+                self.push(node, "calc", Box::new(calc))?;
             }
             NodeOp::Aggregate { group_columns, calls, global } => {
                 let range = KeyGroupRange::of_subtask(self.subtask, self.parallelism);
@@ -393,7 +423,7 @@ impl SubtaskMaker<'_> {
                     append_only_input: input.changelog == ChangelogMode::Append,
                 };
                 let aggregate = Aggregate::new(spec, backend, range)?;
-                self.push(node, "aggregate", Box::new(aggregate));
+                self.push(node, "aggregate", Box::new(aggregate))?;
             }
             NodeOp::Materialize => {
                 let range = KeyGroupRange::of_subtask(self.subtask, self.parallelism);
@@ -403,11 +433,11 @@ impl SubtaskMaker<'_> {
                 let (store, versions) = VersionedStore::new(backend, base)?;
                 let layout = Arc::new(RowLayout::new(node.schema.clone(), node.upsert_key.clone())?);
                 self.versions = Some(versions);
-                self.push(node, "rows", Box::new(Materialize::new(layout, store, context.retained_barriers)));
+                self.push(node, "rows", Box::new(Materialize::new(layout, store, context.retained_barriers)))?;
             }
             NodeOp::Sink => {
                 let sink = crate::sinks::open_sink(self.catalog, self.job)?;
-                self.push(node, "sink", sink);
+                self.push(node, "sink", sink)?;
             }
         }
         Ok(())
@@ -423,20 +453,8 @@ impl SubtaskMaker<'_> {
             .and_then(|restore| restore.operators.get(&uid))
             .map(|operator| operator.parts.iter().filter(|part| part.range.overlaps(&range)).collect())
             .unwrap_or_default();
-        let mut parts = Vec::new();
-        for (at, part) in stored.iter().enumerate() {
-            let into = self.folder.path().join(format!("{}-{}-part{at}", node.id, self.subtask));
-            context.store.fetch(part, &into)?;
-            parts.push(RestorePart { dir: into, range: part.range });
-        }
-        let backend: Box<dyn StateBackend> = match context.state_backend {
-            StateBackendKind::RocksDb => Box::new(RocksBackend::open(&context.rocks, &dir, &parts, range)?),
-            StateBackendKind::Memory => Box::new(MemoryBackend::restore(&parts, range)?),
-        };
+        let backend = context.open_backend(&dir, &stored, range)?;
         let backend = Box::new(ScratchBackend::new(backend, self.folder.clone()));
-        for part in &parts {
-            context.files.remove_dir(&part.dir)?;
-        }
         let inherited: HashMap<String, FileHandle> = match stored.as_slice() {
             [part] => {
                 part.files.iter().filter(|file| file.local.ends_with(".sst")).map(|file| (file.local.clone(), file.clone())).collect()
@@ -452,6 +470,7 @@ impl SubtaskMaker<'_> {
             uid,
             range,
             incarnation: context.incarnation(),
+            states: Vec::new(),
             last: Arc::new(parking_lot::Mutex::new(LastStored { image: 0, part: last })),
             inherited: Arc::new(inherited),
         });

@@ -13,10 +13,10 @@ use super::build::BuildContext;
 use super::manager::{Event, Manager, ManagerContext};
 use super::numbers::BarrierNumbers;
 use super::plan::plan_job;
-use super::settings::{Settings, StateBackendKind};
+use super::settings::Settings;
 use super::status::StatusBoard;
 use super::view::{Published, ViewHandle};
-use crate::checkpoint::{CheckpointStore, Manifest};
+use crate::checkpoint::{CheckpointStore, Manifest, Part};
 use crate::log::{EngineLog, LogSettings, Recovered, Tables, TablesSettings, TablesSnapshot, Transaction};
 use crate::seams::clock::Clock;
 use crate::seams::files::FilesRef;
@@ -24,7 +24,7 @@ use crate::seams::hash::HashMap;
 use crate::seams::random::Random;
 use crate::seams::spawn::Spawner;
 use crate::state::memory_pool::MemoryPool;
-use crate::state::{MemoryBackend, RestorePart, RocksBackend, SharedRocks, StateBackend, StateSnapshot};
+use crate::state::{SharedRocks, StateSnapshot};
 use crate::stream::{BarrierNumber, CommitSeq, KeyGroupRange};
 
 /// The stack of every thread that binds, plans or runs statements: walks over syntax trees and plans go as deep as those are, which the parser bounds.
@@ -99,9 +99,10 @@ pub struct ReadCut {
 
 impl Engine {
     /// Opens the data folder that `settings` name, made if need be: recovers the log and the stored tables, restores every job from the newest
-    /// checkpoint, and starts them. Returns when clients can be served; views become readable as their jobs catch up.
+    /// checkpoint (or the one that `settings` name), and starts them. Returns when clients can be served; views become readable as their jobs catch up.
     ///
-    /// Errors: `55006` where another process has the folder open, `XX001` where its bytes are damaged.
+    /// Errors: `55006` where another process has the folder open, `XX001` where its bytes are damaged, `0A000` where a newer version wrote them, `22023`
+    /// where the checkpoint to start from is not there.
     pub fn open(settings: Settings, seams: Seams) -> Result<Arc<Engine>> {
         let Seams { clock, random, files } = seams;
         let dir = settings.data_dir.clone();
@@ -127,7 +128,7 @@ impl Engine {
         let rocks = Arc::new(SharedRocks::new(settings.memory / 2, settings.memory / WRITE_BUFFER_SHARE)?);
         let memory = MemoryPool::with_cache(settings.memory, rocks.as_ref().clone());
 
-        let (store, manifests) = CheckpointStore::open(files.clone(), &dir.join("checkpoints"))?;
+        let (store, manifests) = CheckpointStore::open(files.clone(), &dir.join("checkpoints"), settings.from_checkpoint)?;
         let store = Arc::new(store);
         let log_settings = LogSettings { limit_bytes: settings.log_limit as u64, ..LogSettings::default() };
         let (log, recovered) = EngineLog::open(files.clone(), &dir, log_settings)?;
@@ -437,20 +438,23 @@ fn lock_folder(dir: &Path) -> Result<std::fs::File> {
 }
 
 /// The format of the data folder as a whole.
-const FORMAT: &str = "weir-data 1\n";
+const FORMAT: u32 = 1;
 
 fn check_format(files: &FilesRef, dir: &Path) -> Result<()> {
     let path = dir.join("FORMAT");
     if files.exists(&path) {
         let found = files.read(&path)?;
-        if found != FORMAT.as_bytes() {
-            return Err(Error::corrupted(format!("data folder \"{}\" has another format than this weir's", dir.display()))
-                .with_detail(format!("Its FORMAT is {:?}; this weir writes {FORMAT:?}.", String::from_utf8_lossy(&found))));
-        }
-        return Ok(());
+        let format =
+            std::str::from_utf8(&found).ok().and_then(|text| text.strip_prefix("weir-data ")?.strip_suffix('\n')?.parse::<u32>().ok());
+        return match format {
+            Some(FORMAT) => Ok(()),
+            Some(newer) if newer > FORMAT => Err(Error::newer_format(format_args!("data folder \"{}\"", dir.display()), newer, FORMAT)),
+            _ => Err(Error::corrupted(format!("\"{}\" is damaged", path.display()))
+                .with_detail(format!("It says {:?}; this weir writes \"weir-data {FORMAT}\".", String::from_utf8_lossy(&found)))),
+        };
     }
     let temporary = dir.join("FORMAT.tmp");
-    files.write(&temporary, FORMAT.as_bytes())?;
+    files.write(&temporary, format!("weir-data {FORMAT}\n").as_bytes())?;
     files.rename(&temporary, &path)?;
     files.sync_dir(dir)
 }
@@ -463,22 +467,9 @@ fn open_tables(
     newest: &Manifest,
     max_row_bytes: usize,
 ) -> Result<Arc<Tables>> {
-    let dir = build.scratch.join("tables");
-    let mut parts = Vec::new();
-    let mut base = 0;
-    if let Some(tables) = &newest.tables {
-        let into = build.scratch.join("tables-restored");
-        build.store.fetch(&tables.part, &into)?;
-        parts.push(RestorePart { dir: into, range: tables.part.range });
-        base = tables.commit;
-    }
-    let backend: Box<dyn StateBackend> = match build.state_backend {
-        StateBackendKind::RocksDb => Box::new(RocksBackend::open(&build.rocks, &dir, &parts, KeyGroupRange::ALL)?),
-        StateBackendKind::Memory => Box::new(MemoryBackend::restore(&parts, KeyGroupRange::ALL)?),
-    };
-    for part in &parts {
-        build.files.remove_dir(&part.dir)?;
-    }
+    let parts: Vec<&Part> = newest.tables.iter().map(|tables| &tables.part).collect();
+    let base = newest.tables.as_ref().map_or(0, |tables| tables.commit);
+    let backend = build.open_backend(&build.scratch.join("tables"), &parts, KeyGroupRange::ALL)?;
     let defaults = TablesSettings::default();
     let max_unfolded_bytes = defaults.max_unfolded_bytes.min((build.memory.limit() / UNFOLDED_SHARE) as u64);
     let tables = Tables::open(log.clone(), recovered, backend, base, TablesSettings { max_row_bytes, max_unfolded_bytes, ..defaults })?;

@@ -261,6 +261,9 @@ impl Manager {
                 }
             }
         }
+        // A drop that no manifest knows of yet.
+        let jobs = &self.jobs;
+        self.manifest.jobs.retain(|id, _| jobs.contains_key(id));
         self.start(&ids);
         self.publish_board();
     }

@@ -13,6 +13,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::seams::files::FilesRef;
 use crate::stream::BarrierNumber;
 
+/// The format of the file that this weir writes.
+const FORMAT: u32 = 2;
 /// How many numbers are reserved at a time.
 const RESERVED: u64 = 100_000;
 /// How much time is reserved at a time, microseconds.
@@ -131,8 +133,7 @@ impl Reservation {
     /// Makes it durable. Waits for disk.
     pub fn write(self) -> Result<Reserved> {
         let temporary = self.path.with_extension("tmp");
-        let text = format!("weir-barriers 2 {} {}", self.reserved.number, self.reserved.time_us);
-        self.files.write(&temporary, format!("{text} {:016x}\n", xxh3_64(text.as_bytes())).as_bytes())?;
+        self.files.write(&temporary, &encode(self.reserved))?;
         self.files.rename(&temporary, &self.path)?;
         if let Some(dir) = self.path.parent() {
             self.files.sync_dir(dir)?;
@@ -141,6 +142,13 @@ impl Reservation {
     }
 }
 
+/// The content of the file.
+fn encode(reserved: Reserved) -> Vec<u8> {
+    let text = format!("weir-barriers {FORMAT} {} {}", reserved.number, reserved.time_us);
+    format!("{text} {:016x}\n", xxh3_64(text.as_bytes())).into_bytes()
+}
+
+/// Errors with `XX001` where the bytes are not what was written, `0A000` where a newer version wrote them.
 fn decode(path: &Path, bytes: &[u8]) -> Result<Reserved> {
     let broken = || Error::corrupted(format!("\"{}\" is damaged", path.display()));
     let text = std::str::from_utf8(bytes).map_err(|_| broken())?;
@@ -148,10 +156,15 @@ fn decode(path: &Path, bytes: &[u8]) -> Result<Reserved> {
     if checksum != format!("{:016x}", xxh3_64(text.as_bytes())) {
         return Err(broken());
     }
-    let words: Vec<&str> = text.split(' ').collect();
-    let (number, time_us) = match words.as_slice() {
-        ["weir-barriers", "1", number] => (*number, "0"),
-        ["weir-barriers", "2", number, time_us] => (*number, *time_us),
+    // The magic, the format number, and the checksum at the end stand in every format.
+    let (format, rest) = text.strip_prefix("weir-barriers ").and_then(|text| text.split_once(' ')).ok_or_else(broken)?;
+    let (number, time_us) = match format.parse() {
+        // It had no time.
+        Ok(1) => (rest, "0"),
+        Ok(FORMAT) => rest.split_once(' ').ok_or_else(broken)?,
+        Ok(newer) if newer > FORMAT => {
+            return Err(Error::newer_format(format_args!("\"{}\"", path.display()), newer, FORMAT));
+        }
         _ => return Err(broken()),
     };
     match (number.parse(), time_us.parse()) {
@@ -179,6 +192,7 @@ mod tests {
         }
         numbers.take(now_us).unwrap()
     }
+    const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/compat/v1/barrier-ceiling");
 
     #[test]
     fn no_number_and_no_time_comes_twice_whenever_the_process_ends() {
@@ -262,5 +276,26 @@ mod tests {
         std::fs::write(&path, bytes).unwrap();
         let files: FilesRef = Arc::new(LocalFiles);
         assert_eq!(BarrierNumbers::open(files, dir.path(), 0).unwrap_err().code().as_str(), "XX001");
+    }
+
+    #[test]
+    fn a_newer_format_is_told_from_a_damaged_one() {
+        let text = "weir-barriers 3 100 of another kind";
+        let newer = format!("{text} {:016x}\n", xxh3_64(text.as_bytes()));
+        let error = decode(Path::new("barrier-ceiling"), newer.as_bytes()).unwrap_err();
+        assert_eq!(error.code().as_str(), "0A000");
+        assert!(error.message().contains("\"barrier-ceiling\" has format 3"), "{error}");
+    }
+
+    #[test]
+    fn the_golden_files_open_and_the_newest_is_what_is_written() {
+        let path = Path::new("barrier-ceiling");
+        // Of format 1, which had no time.
+        let golden = std::fs::read(GOLDEN).unwrap();
+        assert_eq!(decode(path, &golden).unwrap(), Reserved { number: 300_001, time_us: 0 });
+        let reserved = Reserved { number: 300_001, time_us: 1_790_000_000_000_001 };
+        let written = encode(reserved);
+        assert_eq!(String::from_utf8_lossy(&written), "weir-barriers 2 300001 1790000000000001 CHECKSUM\n");
+        assert_eq!(decode(path, &written).unwrap(), reserved);
     }
 }

@@ -5,18 +5,16 @@ use std::time::Duration;
 
 use weir_catalog::{Error, Result, SqlState};
 
-/// Where keyed state is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StateBackendKind {
-    RocksDb,
-    Memory,
-}
+pub use crate::state::StateBackendKind;
+use crate::stream::BarrierNumber;
 
 /// The settings in force.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The data folder.
     pub data_dir: PathBuf,
+    /// Of this start alone, and no setting: go on from this retained checkpoint instead of from the newest.
+    pub from_checkpoint: Option<BarrierNumber>,
     /// The subtasks of an operator of a new job.
     pub parallelism: usize,
     /// Whether `parallelism` was given at start: then jobs that exist take it on too.
@@ -93,6 +91,7 @@ impl Settings {
     pub fn new(data_dir: PathBuf) -> Result<Settings> {
         let mut settings = Settings {
             data_dir,
+            from_checkpoint: None,
             parallelism: 1,
             parallelism_given: false,
             memory: 0,
@@ -174,10 +173,7 @@ impl Settings {
             "restart_attempts" => self.restart_attempts.to_string(),
             "restart_delay" => show_duration(self.restart_delay),
             "retained_barriers" => self.retained_barriers.to_string(),
-            "state_backend" => match self.state_backend {
-                StateBackendKind::RocksDb => "rocksdb".into(),
-                StateBackendKind::Memory => "memory".into(),
-            },
+            "state_backend" => self.state_backend.name().into(),
             "tolerable_checkpoint_failures" => self.tolerable_checkpoint_failures.to_string(),
             _ => return None,
         })

@@ -19,7 +19,7 @@ use crate::state::key_codec::append_state_prefix;
 use crate::state::{EncodedRows, KeyCodec, RowCodec};
 
 /// The schema number of a table that was never altered.
-pub const FIRST_SCHEMA_NUMBER: u8 = 1;
+pub use crate::state::row_codec::FIRST_SCHEMA_NUMBER;
 
 /// The tag of stored rows in their store.
 const STATE_TAG: u8 = 0;

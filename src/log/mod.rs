@@ -237,7 +237,8 @@ impl Future for PendingCommit {
 impl EngineLog {
     /// Opens the log in the data folder `dir`, making it if there is none, and verifies every byte of it.
     ///
-    /// What a power loss tore at its end is cut off. Anything else that is not as it was written is `XX001` with file and byte.
+    /// What a power loss tore at its end is cut off. Anything else that is not as it was written is `XX001` with file and byte, and what a newer version
+    /// wrote `0A000`.
     pub fn open(files: FilesRef, dir: &Path, settings: LogSettings) -> Result<(EngineLog, Recovered)> {
         let log_dir = dir.join("log");
         let catalog_dir = dir.join("catalog");
@@ -262,7 +263,7 @@ impl EngineLog {
             let bytes = files.read(&path)?;
             let scanned = segment::scan(&bytes, &path, first, is_last, &mut |record, at| {
                 if record.seq > snapshot.seq {
-                    let (row_id, changes) = record::decode_catalog_part(record).map_err(|e| segment::corrupted(&path, at, e.message()))?;
+                    let (row_id, changes) = record::decode_catalog_part(record).map_err(|e| segment::unreadable(&path, at, &e))?;
                     next_row_id = next_row_id.max(row_id);
                     for change in &changes {
                         catalog.apply(change).map_err(|e| segment::corrupted(&path, at, e.message()))?;

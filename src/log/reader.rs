@@ -154,7 +154,7 @@ impl LogReader {
                 if record.seq != wanted {
                     return Err(segment::corrupted(&buffer.path, at, format_args!("commit {} stands where {wanted} belongs", record.seq)));
                 }
-                let commit = record::decode_commit(&record).map_err(|e| segment::corrupted(&buffer.path, at, e.message()))?;
+                let commit = record::decode_commit(&record).map_err(|e| segment::unreadable(&buffer.path, at, &e))?;
                 return Ok((Arc::new(commit), buffer.starts_at + buffer.at as u64));
             }
             if fresh {

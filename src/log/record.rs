@@ -257,13 +257,15 @@ impl<'a> Fields<'a> {
 }
 
 fn check_format(record: &RawRecord<'_>) -> Result<()> {
-    if record.format == RECORD_FORMAT {
-        return Ok(());
+    match record.format {
+        RECORD_FORMAT => Ok(()),
+        0 => Err(malformed()),
+        format => Err(Error::newer_format("a record of the engine log", format, RECORD_FORMAT)),
     }
-    Err(Error::corrupted(format!("a record of the engine log has format {}, this weir reads up to {RECORD_FORMAT}", record.format)))
 }
 
-/// The commit in a record of kind [`RecordKind::Commit`]. An error (`XX001`) says what is wrong, not where: the caller knows the file.
+/// The commit in a record of kind [`RecordKind::Commit`]. An error (`XX001`; `0A000` for a newer format) says what is wrong, not where: the caller knows
+/// the file.
 pub fn decode_commit(record: &RawRecord<'_>) -> Result<Commit> {
     check_format(record)?;
     let mut fields = Fields { bytes: record.payload };

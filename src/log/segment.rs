@@ -10,7 +10,7 @@
 
 use std::path::{Path, PathBuf};
 
-use weir_catalog::{Error, Result};
+use weir_catalog::{Error, Result, SqlState};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::record::{self, NotARecord, RawRecord, RecordKind};
@@ -58,6 +58,15 @@ pub fn corrupted(path: &Path, offset: usize, what: impl std::fmt::Display) -> Er
         .with_hint("The bytes on disk are not what was written. Restore the data folder from a copy; nothing was changed.")
 }
 
+/// Why what stands in a segment at `offset` can't be read, named by file and byte: damage, or a newer format.
+pub fn unreadable(path: &Path, offset: usize, error: &Error) -> Error {
+    if *error.code() != SqlState::FEATURE_NOT_SUPPORTED {
+        return corrupted(path, offset, error.message());
+    }
+    let named = Error::unsupported(format!("\"{}\" can't be read from byte {offset} on: {}", path.display(), error.message()));
+    error.hint().map_or(named.clone(), |hint| named.with_hint(hint))
+}
+
 /// What is wrong with the header, if anything is.
 fn check_header(bytes: &[u8], path: &Path, first: CommitSeq) -> Result<()> {
     let Some(found) = bytes.get(..HEADER_BYTES) else {
@@ -69,9 +78,9 @@ fn check_header(bytes: &[u8], path: &Path, first: CommitSeq) -> Result<()> {
     }
     let (content, checksum) = found.split_at(HEADER_BYTES - 8);
     if checksum == xxh3_64(content).to_le_bytes() && content[..8] == MAGIC {
-        if content[8..12] != expected[8..12] {
-            let format = u32::from_le_bytes([content[8], content[9], content[10], content[11]]);
-            return Err(corrupted(path, 8, format_args!("it has format {format}, this weir reads up to {SEGMENT_FORMAT}")));
+        let format = u32::from_le_bytes([content[8], content[9], content[10], content[11]]);
+        if format > SEGMENT_FORMAT {
+            return Err(Error::newer_format(format_args!("the engine log's file \"{}\"", path.display()), format, SEGMENT_FORMAT));
         }
         return Err(corrupted(path, 12, "its header names another first commit than its file name"));
     }
@@ -100,8 +109,8 @@ pub fn scan<'a>(
     each: &mut dyn FnMut(&RawRecord<'a>, usize) -> Result<()>,
 ) -> Result<Scanned> {
     if let Err(damage) = check_header(bytes, path, first) {
-        // Records are written only when the header is durable.
-        if last_segment && record::find(bytes, 0).is_none() {
+        // Records are written only when the header is durable. Of a newer format nothing is known here.
+        if *damage.code() == SqlState::DATA_CORRUPTED && last_segment && record::find(bytes, 0).is_none() {
             return Ok(Scanned { end: first - 1, len: 0 });
         }
         return Err(damage);

@@ -73,7 +73,8 @@ pub fn write(files: &dyn Files, dir: &Path, seq: CommitSeq, catalog: &Catalog, n
     Ok(())
 }
 
-/// The newest snapshot in `dir`; that of the empty catalog where there is none. What a crash left unfinished is removed.
+/// The newest snapshot in `dir`; that of the empty catalog where there is none. What a crash left unfinished is removed. Errors with `XX001` where it
+/// is damaged, `0A000` where a newer version wrote it.
 pub fn load(files: &dyn Files, dir: &Path) -> Result<CatalogSnapshot> {
     for left in files.list(dir)? {
         if left.extension().is_some_and(|extension| extension == "unfinished") {
@@ -83,12 +84,25 @@ pub fn load(files: &dyn Files, dir: &Path) -> Result<CatalogSnapshot> {
     let Some(seq) = list(files, dir)?.pop() else {
         return Ok(CatalogSnapshot::default());
     };
+    // The process before may have died between its renaming and the fsync of the folder; the log is cut on the strength of it.
+    files.sync_dir(dir)?;
     let path = dir.join(name(seq));
     let bytes = files.read(&path)?;
+    let named = format!("the catalog snapshot \"{}\"", path.display());
+    if let Some(format) = newer_format(&bytes) {
+        return Err(Error::newer_format(named, format, SNAPSHOT_FORMAT));
+    }
     decode(&bytes, seq).map_err(|what| {
-        Error::corrupted(format!("the catalog snapshot \"{}\" is damaged: {what}", path.display()))
+        Error::corrupted(format!("{named} is damaged: {what}"))
             .with_hint("The bytes on disk are not what was written. Restore the data folder from a copy; nothing was changed.")
     })
+}
+
+/// The format number of whole bytes that a newer version wrote. Magic, format number and the checksum at the end stand in every format.
+fn newer_format(bytes: &[u8]) -> Option<u32> {
+    let (content, checksum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM_BYTES)?)?;
+    let format = u32::from_le_bytes(*content.strip_prefix(&MAGIC)?.first_chunk()?);
+    (format > SNAPSHOT_FORMAT && checksum == xxh3_64(content).to_le_bytes()).then_some(format)
 }
 
 fn name(seq: CommitSeq) -> String {
@@ -116,7 +130,7 @@ fn decode(bytes: &[u8], seq: CommitSeq) -> Result<CatalogSnapshot, String> {
     let number = |at: usize| content[at..].first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let format = content[8..].first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes));
     if format != SNAPSHOT_FORMAT {
-        return Err(format!("it has format {format}, this weir reads up to {SNAPSHOT_FORMAT}"));
+        return Err(format!("it has format {format}, which there never was"));
     }
     if number(12) != seq {
         return Err(format!("it is of commit {}", number(12)));

@@ -5,15 +5,15 @@
 //! - With an upsert key at most one row stands for a key at a barrier; without one, a row stands as often as its count says, never below zero.
 
 use arrow::array::{ArrayRef, RecordBatch};
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, SchemaRef};
 use weir_catalog::{Error, Result};
 
 use super::{Operator, Output, Stateful};
 use crate::operators::error::from_arrow;
 use crate::state::key_codec::{EncodedRows, KeyCodec};
-use crate::state::row_codec::RowCodec;
+use crate::state::row_codec::{RowCodec, decode_count, encode_count};
 use crate::state::versions::VersionedStore;
-use crate::state::{StateBackend, StateSnapshot, Writes};
+use crate::state::{StateBackend, StateDescriptor, StateSnapshot, Writes};
 use crate::stream::key_group::{key_group, key_hash};
 use crate::stream::{Barrier, Batch};
 
@@ -26,7 +26,7 @@ const PREFIX_BYTES: usize = 3;
 
 /// How a view's rows stand in its state.
 ///
-/// With an upsert key: key = the key's columns, value = all columns. Without: key = all columns, value = how often the row stands (8 bytes, little-endian).
+/// With an upsert key: key = the key's columns, value = all columns. Without: key = all columns, value = a row of one BIGINT, how often the row stands.
 #[derive(Debug)]
 pub struct RowLayout {
     schema: SchemaRef,
@@ -72,6 +72,18 @@ impl RowLayout {
         self.decode(rows.iter().map(|row| (&[][..], row)))
     }
 
+    /// What stands in the state: see [`RowLayout`].
+    fn descriptor(&self) -> StateDescriptor {
+        let fields = self.schema.fields();
+        let count = Field::new("count", DataType::Int64, false);
+        match &self.key {
+            Some(key) => {
+                StateDescriptor::new("rows", ROWS, key.iter().map(|column| fields[*column].as_ref()), fields.iter().map(AsRef::as_ref))
+            }
+            None => StateDescriptor::new("rows", ROWS, fields.iter().map(AsRef::as_ref), [&count]),
+        }
+    }
+
     fn key_columns(&self, rows: &RecordBatch) -> Vec<ArrayRef> {
         match &self.key {
             Some(key) => key.iter().map(|column| rows.column(*column).clone()).collect(),
@@ -106,11 +118,6 @@ impl RowLayout {
         // The codec decodes to the schema's types; nullability of the declared schema holds for what was encoded.
         RecordBatch::try_new_with_options(self.schema.clone(), columns, &options).map_err(from_arrow)
     }
-}
-
-fn decode_count(value: &[u8]) -> Result<i64> {
-    let bytes: [u8; 8] = value.try_into().map_err(|_| Error::corrupted("a row count in a view's state is not eight bytes long"))?;
-    Ok(i64::from_le_bytes(bytes))
 }
 
 /// The operator. Rows of an epoch are buffered encoded, and netted when the barrier comes.
@@ -162,7 +169,7 @@ impl Materialize {
             let weight: i64 = run.iter().map(|row| i64::from(self.weights[*row as usize])).sum();
             if weight != 0 {
                 let key = self.keys.get(run[0] as usize);
-                changed.push_parts(&[&state_prefix(key), key], Some(&weight.to_le_bytes()))?;
+                changed.push_parts(&[&state_prefix(key), key], Some(&encode_count(weight)))?;
             }
         }
         changed.sort();
@@ -176,7 +183,7 @@ impl Materialize {
             let count = former + decode_count(weight.unwrap_or_default())?;
             match count {
                 0 => writes.push(key, None)?,
-                1.. => writes.push(key, Some(&count.to_le_bytes()))?,
+                1.. => writes.push(key, Some(&encode_count(count)))?,
                 _ => return Err(Error::internal("a row was retracted from a view more often than it was added")),
             }
         }
@@ -254,6 +261,10 @@ impl Operator for Materialize {
 }
 
 impl Stateful for Materialize {
+    fn states(&self) -> Vec<StateDescriptor> {
+        vec![self.layout.descriptor()]
+    }
+
     fn backend_mut(&mut self) -> &mut dyn StateBackend {
         self.store.backend_mut()
     }

@@ -4,7 +4,7 @@
 
 use weir_catalog::Result;
 
-use crate::state::StateBackend;
+use crate::state::{StateBackend, StateDescriptor};
 use crate::stream::{Barrier, Batch};
 
 pub mod aggregate;
@@ -53,6 +53,9 @@ pub trait Operator: Send {
 
 /// What an operator with keyed state has beside [`Operator`]: what its subtask needs to snapshot the state and to keep memory bounded.
 pub trait Stateful: Operator {
+    /// What its states look like: it stands in every checkpoint, and a restore compares it with the operator as it is then.
+    fn states(&self) -> Vec<StateDescriptor>;
+
     /// The backend that the state is in after [`Operator::flush`].
     fn backend_mut(&mut self) -> &mut dyn StateBackend;
 

@@ -7,6 +7,7 @@ mod lossy;
 mod tests;
 
 use std::fmt::Debug;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,6 +34,8 @@ pub trait Files: Send + Sync + Debug {
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<()>;
     /// The whole content; an error where it does not exist.
     fn read(&self, path: &Path) -> Result<Vec<u8>>;
+    /// The content, piece by piece, for files of any length.
+    fn reader(&self, path: &Path) -> Result<Box<dyn Read + Send>>;
     /// Whether `path` exists.
     fn exists(&self, path: &Path) -> bool;
     /// The length in bytes.
@@ -45,6 +48,8 @@ pub trait Files: Send + Sync + Debug {
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
     /// Makes `to` another name of the file `from`; copies it where the file system can't.
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()>;
+    /// Copies the content of `from` into the new file `to`, of which nothing is durable before [`Files::sync`].
+    fn copy(&self, from: &Path, to: &Path) -> Result<()>;
     /// Removes a file; no error where there is none.
     fn remove(&self, path: &Path) -> Result<()>;
     /// Makes a folder and its parents; the entries of those that were missing are durable.

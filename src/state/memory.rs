@@ -20,15 +20,16 @@ use std::sync::Arc;
 
 use weir_catalog::{Error, Result};
 
-use super::{Entry, RestorePart, StateBackend, StateSize, StateSnapshot, Writes, is_before, key_range};
+use super::{Entry, RestorePart, StateBackend, StateBackendKind, StateSize, StateSnapshot, Writes, is_before, key_range};
 use crate::stream::KeyGroupRange;
 
 #[cfg(test)]
 mod tests;
 
 const LEAF_ENTRIES: usize = 128;
-const MAGIC: &[u8; 8] = b"weirmem\x01";
-const HEADER_BYTES: usize = 16;
+const MAGIC: &[u8; 7] = b"weirmem";
+/// The format of checkpoint files that this version writes.
+pub const FORMAT: u8 = 1;
 const CHECKSUM_BYTES: usize = 4;
 
 type Leaf = Vec<(Arc<[u8]>, Arc<[u8]>)>;
@@ -63,7 +64,11 @@ impl MemoryBackend {
         for part in parts {
             let path = checkpoint_file(&part.dir)?;
             let bytes = std::fs::read(&path).map_err(|error| Error::io(format!("read {path:?}"), &error))?;
-            let entries = parse(&bytes).ok_or_else(|| Error::corrupted(format!("state file {path:?} is corrupted")))?;
+            let entries = match parse(&bytes) {
+                Parsed::Entries(entries) => entries,
+                Parsed::Newer(format) => return Err(Error::newer_format(format_args!("state file {path:?}"), format, FORMAT)),
+                Parsed::Damaged => return Err(Error::corrupted(format!("state file {path:?} is corrupted"))),
+            };
             for (key, value) in entries {
                 if key >= from.as_slice() && key < to.as_slice() {
                     backend.put(key, Some(value));
@@ -114,6 +119,10 @@ impl MemoryBackend {
 }
 
 impl StateBackend for MemoryBackend {
+    fn kind(&self) -> StateBackendKind {
+        StateBackendKind::Memory
+    }
+
     fn multi_get(&self, keys: &[&[u8]], found: &mut dyn FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
         for (i, key) in keys.iter().enumerate() {
             if let Some(value) = get(&self.leaves, key) {
@@ -220,6 +229,7 @@ fn write_file(path: &Path, leaves: &Leaves, rows: u64) -> std::io::Result<()> {
         file.write_all(bytes)
     };
     put(MAGIC)?;
+    put(&[FORMAT])?;
     put(&rows.to_le_bytes())?;
     for (key, value) in leaves.values().flat_map(|leaf| leaf.iter()) {
         // `max_row_bytes` keeps both far below 4 GiB.
@@ -246,14 +256,31 @@ fn checkpoint_file(dir: &Path) -> Result<std::path::PathBuf> {
     found.ok_or_else(|| Error::corrupted(format!("folder {dir:?} has no state file")))
 }
 
-/// The entries of a checkpoint file, or `None` if it is not one as it was written.
-fn parse(bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
-    let (content, checksum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM_BYTES)?)?;
-    if crc32fast::hash(content).to_le_bytes() != checksum || content.len() < HEADER_BYTES || &content[..8] != MAGIC {
-        return None;
+/// What the bytes of a checkpoint file are.
+enum Parsed<'a> {
+    Entries(Vec<(&'a [u8], &'a [u8])>),
+    /// A newer version wrote them: magic, format number and the checksum at the end stand in every format.
+    Newer(u8),
+    Damaged,
+}
+
+fn parse(bytes: &[u8]) -> Parsed<'_> {
+    let Some((content, checksum)) = bytes.len().checked_sub(CHECKSUM_BYTES).and_then(|end| bytes.split_at_checked(end)) else {
+        return Parsed::Damaged;
+    };
+    if crc32fast::hash(content).to_le_bytes() != checksum {
+        return Parsed::Damaged;
     }
-    let rows = u64::from_le_bytes(content[8..HEADER_BYTES].try_into().ok()?);
-    let mut rest = &content[HEADER_BYTES..];
+    match content.strip_prefix(MAGIC).and_then(<[u8]>::split_first) {
+        Some((&FORMAT, rest)) => parse_entries(rest).map_or(Parsed::Damaged, Parsed::Entries),
+        Some((&format, _)) if format > FORMAT => Parsed::Newer(format),
+        _ => Parsed::Damaged,
+    }
+}
+
+/// The entries in format 1, behind the format number.
+fn parse_entries(bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
+    let (rows, mut rest) = bytes.split_first_chunk::<8>()?;
     let mut entries = Vec::new();
     while !rest.is_empty() {
         let (key_length, tail) = rest.split_first_chunk::<4>()?;
@@ -263,5 +290,5 @@ fn parse(bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
         entries.push((key, value));
         rest = tail;
     }
-    (entries.len() as u64 == rows).then_some(entries)
+    (entries.len() as u64 == u64::from_le_bytes(*rows)).then_some(entries)
 }

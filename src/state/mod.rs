@@ -9,6 +9,7 @@ use weir_catalog::Result;
 
 use crate::stream::KeyGroupRange;
 
+pub mod descriptor;
 pub mod groups;
 pub mod key_codec;
 pub mod memory;
@@ -21,6 +22,7 @@ mod tests;
 pub mod versions;
 pub mod writes;
 
+pub use descriptor::StateDescriptor;
 pub use key_codec::{EncodedRows, KeyCodec};
 pub use memory::MemoryBackend;
 pub use rocks::{RocksBackend, SharedRocks};
@@ -28,10 +30,30 @@ pub use row_codec::RowCodec;
 pub use versions::{VersionSnapshot, VersionedStore, Versions};
 pub use writes::Writes;
 
+/// Where keyed state is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StateBackendKind {
+    RocksDb,
+    Memory,
+}
+
+impl StateBackendKind {
+    /// Its name as the setting `state_backend` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            StateBackendKind::RocksDb => "rocksdb",
+            StateBackendKind::Memory => "memory",
+        }
+    }
+}
+
 /// What a keyed state backend can do for its one owner.
 ///
 /// Two implementations: RocksDB, and an in-memory one that is its oracle in tests and can be chosen by setting. Both keep keys in byte order.
 pub trait StateBackend: Send {
+    /// Which one it is: only the same kind can read its checkpoints.
+    fn kind(&self) -> StateBackendKind;
     /// Looks up `keys`, which are sorted and distinct. `found(i, value)` is called once for each key that exists.
     fn multi_get(&self, keys: &[&[u8]], found: &mut dyn FnMut(usize, &[u8]) -> Result<()>) -> Result<()>;
     /// Writes `writes`, sorted by key, at most one a key.

@@ -17,7 +17,7 @@ use rocksdb::{
 };
 use weir_catalog::{Error, Result, SqlState};
 
-use super::{Entry, RestorePart, StateBackend, StateSize, StateSnapshot, Writes, key_range};
+use super::{Entry, RestorePart, StateBackend, StateBackendKind, StateSize, StateSnapshot, Writes, key_range};
 use crate::stream::KeyGroupRange;
 
 #[cfg(test)]
@@ -336,6 +336,10 @@ impl<'a> Ingestion<'a> {
 }
 
 impl StateBackend for RocksBackend {
+    fn kind(&self) -> StateBackendKind {
+        StateBackendKind::RocksDb
+    }
+
     fn multi_get(&self, keys: &[&[u8]], found: &mut dyn FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
         let column_family = self.database.column_family()?;
         for (chunk_number, chunk) in keys.chunks(MULTI_GET_KEYS).enumerate() {

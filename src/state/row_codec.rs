@@ -32,6 +32,9 @@ mod tests;
 /// The number of the format that this file describes; it stands in the descriptor of each state.
 pub const FORMAT: u32 = 1;
 
+/// The schema number of values whose schema never changed.
+pub const FIRST_SCHEMA_NUMBER: u8 = 1;
+
 const HEADER_BYTES: usize = 2;
 const TEXT_END_BYTES: usize = 4;
 
@@ -54,7 +57,7 @@ impl RowCodec {
             columns.push((ty, place));
             place += ty.fixed_width().unwrap_or(TEXT_END_BYTES);
         }
-        Ok(RowCodec { schema_number: 1, columns, fixed_bytes: place })
+        Ok(RowCodec { schema_number: FIRST_SCHEMA_NUMBER, columns, fixed_bytes: place })
     }
 
     /// The same codec for rows under another schema number.
@@ -232,6 +235,25 @@ impl RowCodec {
                 Arc::new(text)
             }
         })
+    }
+}
+
+/// The bytes of a row of one BIGINT that is not NULL: [`encode_count`].
+pub const COUNT_BYTES: usize = HEADER_BYTES + 1 + 8;
+
+/// The row of one BIGINT column `count`, in the first schema: how often something is there.
+pub fn encode_count(count: i64) -> [u8; COUNT_BYTES] {
+    let mut row = [0; COUNT_BYTES];
+    row[0] = FIRST_SCHEMA_NUMBER;
+    row[HEADER_BYTES + 1..].copy_from_slice(&count.to_le_bytes());
+    row
+}
+
+/// What [`encode_count`] encoded; `XX001` for other bytes.
+pub fn decode_count(row: &[u8]) -> Result<i64> {
+    match row.split_at_checked(HEADER_BYTES + 1) {
+        Some(([FIRST_SCHEMA_NUMBER, 0, 0], count)) if count.len() == 8 => Ok(i64::from_le_bytes(array(count))),
+        _ => Err(malformed("it is no count")),
     }
 }
 

@@ -16,20 +16,26 @@
 //! | [`groups`] | a group's checkpoints, restarts and restores, and what readers see of them |
 //! | [`poison`] | a row on which an expression fails |
 //! | [`corruption`] | a flipped byte in what is on disk |
+//! | [`compat`] | data folders that earlier versions wrote |
 //! | [`full_disk`] | a disk without room |
+//! | [`power_loss`] | a disk that forgets what was not fsynced, under the engine in this process |
+//! | [`older_checkpoint`] | going on from a checkpoint that is not the newest |
 //! | [`psql`] | what a user of psql sees |
 //! | [`protocol`] | prepared statements, parameters, binary values, cancelling |
 //! | [`robustness`] | statements that are deep, endless or many |
 //! | [`scripts`] | `weir run` |
 
+mod compat;
 mod consistency;
 mod corruption;
 mod crash;
 mod embedded;
 mod full_disk;
 mod groups;
+mod older_checkpoint;
 mod poison;
 mod postgres;
+mod power_loss;
 mod protocol;
 mod psql;
 mod random;

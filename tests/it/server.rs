@@ -35,6 +35,8 @@ pub struct Server {
     data_dir: PathBuf,
     log: PathBuf,
     settings: Settings,
+    /// For the next start alone: the checkpoint to start from.
+    from_checkpoint: Option<u64>,
     process: Option<Child>,
     address: SocketAddr,
     /// Removed with the server; `None` where the test brings its own folder.
@@ -57,7 +59,7 @@ impl Server {
 
     fn launch(data_dir: PathBuf, log: PathBuf, settings: Settings, folder: Option<TempDir>) -> Result<Server, String> {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut server = Server { data_dir, log, settings, process: None, address, _folder: folder };
+        let mut server = Server { data_dir, log, settings, from_checkpoint: None, process: None, address, _folder: folder };
         server.spawn()?;
         Ok(server)
     }
@@ -67,6 +69,9 @@ impl Server {
             std::fs::OpenOptions::new().create(true).append(true).open(&self.log).map_err(|e| format!("{}: {e}", self.log.display()))?;
         let mut command = weir();
         command.arg("serve").arg("--data-dir").arg(&self.data_dir).args(["--listen", "127.0.0.1:0"]);
+        if let Some(number) = self.from_checkpoint.take() {
+            command.args(["--from-checkpoint", &number.to_string()]);
+        }
         // Any free port for its web page too: several servers run at a time.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         for (name, value) in &self.settings {
@@ -123,6 +128,17 @@ impl Server {
     pub fn try_restart(&mut self) -> Result<(), String> {
         self.kill();
         self.spawn()
+    }
+
+    /// As [`Server::try_restart`], going on from an older checkpoint.
+    pub fn try_restart_from(&mut self, checkpoint: u64) -> Result<(), String> {
+        self.from_checkpoint = Some(checkpoint);
+        self.try_restart()
+    }
+
+    /// Where its data is.
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
     }
 
     /// Changes a setting for the next start.

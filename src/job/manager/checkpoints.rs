@@ -115,8 +115,7 @@ impl JobProgress {
         let mut operators: BTreeMap<String, OperatorCheckpoint> = BTreeMap::new();
         for part in self.snapshots.into_iter().flat_map(|snapshot| snapshot.operators) {
             let operator = operators.entry(part.uid).or_default();
-            operator.parts.extend(part.checkpoint.parts);
-            operator.splits.extend(part.checkpoint.splits);
+            operator.add(part.checkpoint);
         }
         operators
     }
@@ -544,7 +543,8 @@ fn checkpoint_tables(
     let made = tables.fold_and_checkpoint(through, image)?;
     let snapshot_us = stopwatch.elapsed().as_micros() as u64;
     let size = tables.size();
-    let (part, mut cost) = store_part(&build.store, &build.files, (image.to_path_buf(), made.files), incarnation, size, barrier)?;
+    let (part, mut cost) =
+        store_part(&build.store, &build.files, (image.to_path_buf(), made.files), incarnation, build.state_backend, size, barrier)?;
     cost.snapshot_us = snapshot_us;
     Ok((TablesCheckpoint { commit: made.seq, part }, Some(cost)))
 }

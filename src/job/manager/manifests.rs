@@ -20,12 +20,15 @@ impl Manager {
         }
         self.writing = true;
         self.manifest_dirty = false;
-        self.manifest.number += 1;
+        self.manifest.number = self.context.build.store.next_manifest_number(self.context.numbers.peek());
         self.completing = std::mem::take(&mut self.completed);
         let manifest = self.manifest.clone();
         let (store, log, sender) = (self.context.build.store.clone(), self.context.log.clone(), self.sender.clone());
         self.context.spawner.spawn_blocking(move || {
             let result = store.write_manifest(&manifest).and_then(|()| log.write_catalog_snapshot().map(|_| ()));
+            if result.is_err() {
+                store.abandon(manifest.number);
+            }
             let _ = sender.send(Event::ManifestWritten { manifest, result });
         });
     }
@@ -54,21 +57,21 @@ impl Manager {
                 let finished: Vec<ObjectId> =
                     manifest.jobs.iter().filter(|(_, checkpoint)| checkpoint.finished).map(|(id, _)| *id).collect();
                 self.retained.push_back(manifest);
-                self.retire();
+                let dropped = self.retire();
                 for completed in &completing {
                     self.end_checkpoint(completed, None);
                 }
                 for id in finished {
                     self.finish(id);
                 }
-                self.truncate_log();
+                self.remove_unneeded(dropped);
             }
         }
         self.write_manifest_if_due();
     }
 
-    /// Keeps the manifests of the newest checkpoints, and removes what only older ones need.
-    fn retire(&mut self) {
+    /// Keeps the manifests of the newest checkpoints. What only older ones need is removed by [`Manager::remove_unneeded`].
+    fn retire(&mut self) -> Vec<u64> {
         let keep = self.context.settings.read().checkpoints_retained;
         let mut barriers: Vec<BarrierNumber> = self.retained.iter().map(|manifest| manifest.barrier).collect();
         barriers.dedup();
@@ -86,23 +89,18 @@ impl Manager {
             }
         }
         self.retained = kept;
-        let under_way = self.barriers_under_way();
-        let next = self.context.numbers.peek();
-        let retained: Vec<Manifest> = self.retained.iter().chain(std::iter::once(&self.manifest)).cloned().collect();
-        let store = self.context.build.store.clone();
-        self.context.spawner.spawn_blocking(move || {
-            if let Err(error) = store.retire(&dropped, &retained, &|barrier| barrier >= next || under_way.contains(&barrier)) {
-                tracing::warn!(%error, "files of old checkpoints were not removed");
-            }
-        });
+        dropped
     }
 
-    fn truncate_log(&mut self) {
-        // The newest manifest that is durable: what is in memory only may be gone after a crash.
-        let Some(durable) = self.retained.back() else { return };
-        let mut needed = durable.tables.as_ref().map_or(0, |tables| tables.commit);
+    /// Removes the manifests `dropped`, then the files and the part of the log that only they needed: in this order, so that whatever manifest is found
+    /// after a crash can be started from.
+    fn remove_unneeded(&mut self, dropped: Vec<u64>) {
+        // What is durable: what is in memory only may be gone after a crash. An older retained checkpoint needs more of the log than the newest one.
+        let positions = self.retained.iter().map(|manifest| manifest.log_position(|id| self.jobs.contains_key(&id)));
+        let mut needed = positions.min().unwrap_or(0);
+        let newest = self.retained.back();
         for (id, job) in &mut self.jobs {
-            let checkpoint = durable.jobs.get(id).filter(|_| self.manifest.jobs.contains_key(id));
+            let checkpoint = newest.and_then(|durable| durable.jobs.get(id)).filter(|_| self.manifest.jobs.contains_key(id));
             if let Some(checkpoint) = checkpoint {
                 job.log_position = job.log_position.max(checkpoint.commit);
             }
@@ -111,9 +109,14 @@ impl Manager {
                 needed = needed.min(job.log_position);
             }
         }
-        let log = self.context.log.clone();
+        let under_way = self.barriers_under_way();
+        let next = self.context.numbers.peek();
+        let retained: Vec<Manifest> = self.retained.iter().chain(std::iter::once(&self.manifest)).cloned().collect();
+        let (store, log) = (self.context.build.store.clone(), self.context.log.clone());
         self.context.spawner.spawn_blocking(move || {
-            if let Err(error) = log.truncate_before(needed + 1) {
+            if let Err(error) = store.retire(&dropped, &retained, &|barrier| barrier >= next || under_way.contains(&barrier)) {
+                tracing::warn!(%error, "files of old checkpoints were not removed");
+            } else if let Err(error) = log.truncate_before(needed + 1) {
                 tracing::warn!(%error, "old segments of the engine log were not removed");
             }
         });

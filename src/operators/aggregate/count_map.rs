@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use arrow::buffer::BooleanBuffer;
-use arrow::datatypes::{DataType, Int64Type};
+use arrow::datatypes::{DataType, Field, Int64Type};
 use weir_catalog::{Error, Result};
 
 use super::columns::{Rows, Selection};
-use crate::state::StateBackend;
 use crate::state::groups::{Groups, StateColumns, compact};
 use crate::state::key_codec::{EncodedRows, KeyCodec, STATE_PREFIX_BYTES, append_state_prefix};
 use crate::state::row_codec::RowCodec;
+use crate::state::{StateBackend, StateDescriptor};
 use crate::stream::KeyGroup;
 use crate::stream::key_group::key_hash;
 
@@ -106,6 +106,16 @@ impl CountMap {
             rows: Vec::new(),
             slots: Vec::new(),
         })
+    }
+
+    /// What it keeps, under keys of these columns, the last of which is the value's.
+    pub fn descriptor<'a>(&self, key: impl IntoIterator<Item = &'a Field>) -> StateDescriptor {
+        let key: Vec<&Field> = key.into_iter().collect();
+        let name = key.last().map_or_else(String::new, |value| format!("counts of {}", value.name()));
+        let count = Field::new("count", DataType::Int64, false);
+        let mut descriptor = StateDescriptor::new(name, self.tag, key, [&count]);
+        descriptor.greatest_first = self.inverted;
+        descriptor
     }
 
     /// Counts the values of `column` in the rows of `mask` (all, if `None`), and notes which appear and which are gone.

@@ -6,7 +6,7 @@
 
 use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -77,6 +77,10 @@ impl Files for LocalFiles {
         fs::read(path).map_err(|e| refused("read", path, &e))
     }
 
+    fn reader(&self, path: &Path) -> Result<Box<dyn Read + Send>> {
+        Ok(Box::new(File::open(path).map_err(|e| refused("open", path, &e))?))
+    }
+
     fn exists(&self, path: &Path) -> bool {
         path.exists()
     }
@@ -106,6 +110,13 @@ impl Files for LocalFiles {
             }
             Err(e) => Err(refused(format_args!("link to \"{}\" the file", to.display()), from, &e)),
         }
+    }
+
+    fn copy(&self, from: &Path, to: &Path) -> Result<()> {
+        let failed = |e: io::Error| refused(format_args!("copy to \"{}\" the file", to.display()), from, &e);
+        let mut source = File::open(from).map_err(failed)?;
+        let mut target = OpenOptions::new().write(true).create_new(true).open(to).map_err(failed)?;
+        io::copy(&mut source, &mut target).map(drop).map_err(failed)
     }
 
     fn remove(&self, path: &Path) -> Result<()> {

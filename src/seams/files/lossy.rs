@@ -7,16 +7,18 @@
 //! - Entries (a name made, renamed, linked, removed) are pending until their folder is synced. A crash keeps a prefix of a folder's pending entries,
 //!   most often none of it. A rename is one entry, of the folder that it renames into.
 //! - Bytes that were appended and not synced are lost, torn at some byte, or read as zeros from some byte on, maybe with right bytes behind the zeros.
-//! - A file that someone else wrote (RocksDB) does not exist for the disk until [`Files::sync`] names it, and its entry until its folder is synced.
+//! - A file that someone else wrote (RocksDB) does not exist for the disk until [`Files::sync`] names it, and its entry until its folder is synced. A
+//!   synced entry of such a file whose content was not synced leaves a file that is empty, cut, or zeros.
 //! - The same seed and the same calls lose the same things.
 //! - Nothing is really fsynced: the folder is a stand-in for a disk, not a safe place.
 //!
 //! Three faults can be planted: [`LossyFiles::power_off_after`] (every call after the n-th change fails, that one is done by half),
-//! [`LossyFiles::set_free_bytes`] (the disk is full) and [`LossyFiles::fail_syncs`].
+//! [`LossyFiles::set_free_bytes`] (the disk is full) and [`LossyFiles::fail_syncs`]. After the power went off there are two ways on: [`LossyFiles::crash`]
+//! loses what was not durable, [`LossyFiles::kill`] loses nothing, as when the process alone died: what is not durable then may still be lost later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,6 +38,8 @@ struct Node {
     durable: Vec<u8>,
     /// What was appended after that.
     pending: Vec<u8>,
+    /// Someone else wrote the content, and it was never synced: nothing is known of it here.
+    foreign: bool,
 }
 
 /// A change to a folder's entries that its sync makes durable.
@@ -176,6 +180,13 @@ impl Disk {
         Ok(false)
     }
 
+    /// A new process begins.
+    fn power_on(&mut self) {
+        self.generation += 1;
+        self.powered_off = false;
+        self.power_off_after = None;
+    }
+
     fn sync_fails(&mut self) -> bool {
         let fails = self.failing_syncs > 0;
         self.failing_syncs -= u64::from(fails);
@@ -194,9 +205,16 @@ impl Disk {
         }
     }
 
-    /// What a crash leaves of `node`.
-    fn surviving(&mut self, node: NodeId) -> Vec<u8> {
+    /// What a crash leaves of `node`, which the running process sees as `written`.
+    fn surviving(&mut self, node: NodeId, written: Vec<u8>) -> Vec<u8> {
         let Some(node) = self.nodes.get(&node) else { return Vec::new() };
+        if node.foreign && !written.is_empty() {
+            return match self.random.below(3) {
+                0 => Vec::new(),
+                1 => written[..self.random.below(written.len() as u64) as usize].to_vec(),
+                _ => vec![0; written.len()],
+            };
+        }
         let mut content = node.durable.clone();
         if !node.pending.is_empty() {
             let kept = match self.random.below(4) {
@@ -252,7 +270,7 @@ impl LossyFiles {
             } else {
                 let durable = LocalFiles.read(&path)?;
                 let mut disk = self.disk.lock();
-                let node = disk.new_node(Node { durable, pending: Vec::new() });
+                let node = disk.new_node(Node { durable, ..Node::default() });
                 disk.live.insert(path.clone(), node);
                 disk.durable.insert(path, node);
             }
@@ -269,6 +287,16 @@ impl LossyFiles {
     pub fn power_off_after(&self, operations: u64) {
         let mut disk = self.disk.lock();
         disk.power_off_after = Some(disk.operations + operations);
+    }
+
+    /// The power goes off now: everything fails until [`LossyFiles::crash`] or [`LossyFiles::kill`].
+    pub fn power_off(&self) {
+        self.disk.lock().powered_off = true;
+    }
+
+    /// The process died, and nothing else: the folder stays as it is, durable or not. Files opened before are dead.
+    pub fn kill(&self) {
+        self.disk.lock().power_on();
     }
 
     /// Whether the power went off.
@@ -309,9 +337,14 @@ impl LossyFiles {
         let mut entries = std::mem::take(&mut disk.durable);
         entries.retain(|path, _| kept(parent(path), &disk.folders));
         let mut contents: BTreeMap<NodeId, Vec<u8>> = BTreeMap::new();
+        let written: BTreeMap<NodeId, PathBuf> = disk.live.iter().map(|(path, node)| (*node, path.clone())).collect();
         for node in entries.values() {
             if !contents.contains_key(node) {
-                let content = disk.surviving(*node);
+                let is_foreign = disk.nodes.get(node).is_some_and(|node| node.foreign);
+                // Whoever wrote it may have removed it again.
+                let seen = written.get(node).filter(|path| is_foreign && path.exists());
+                let seen = seen.map_or(Ok(Vec::new()), |path| LocalFiles.read(path))?;
+                let content = disk.surviving(*node, seen);
                 contents.insert(*node, content);
             }
         }
@@ -331,12 +364,10 @@ impl LossyFiles {
                 first_names.insert(*node, path);
             }
         }
-        disk.nodes = contents.into_iter().map(|(node, durable)| (node, Node { durable, pending: Vec::new() })).collect();
+        disk.nodes = contents.into_iter().map(|(node, durable)| (node, Node { durable, ..Node::default() })).collect();
         disk.live = entries.clone();
         disk.durable = entries;
-        disk.generation += 1;
-        disk.powered_off = false;
-        disk.power_off_after = None;
+        disk.power_on();
         Ok(())
     }
 
@@ -345,7 +376,7 @@ impl LossyFiles {
         match disk.live.get(path) {
             Some(node) => *node,
             None => {
-                let node = disk.new_node(Node::default());
+                let node = disk.new_node(Node { foreign: true, ..Node::default() });
                 disk.change(EntryChange::Add(path.to_path_buf(), node));
                 node
             }
@@ -433,11 +464,10 @@ impl Files for LossyFiles {
         let existed = path.exists();
         let file = OpenOptions::new().append(true).create(true).open(path).map_err(|e| refused("open", path, &e))?;
         let node = Self::node_of(&mut disk, path);
-        if existed && disk.nodes.get(&node).is_some_and(|node| node.durable.is_empty() && node.pending.is_empty()) {
-            let pending = LocalFiles.read(path)?;
-            if let Some(node) = disk.nodes.get_mut(&node) {
-                node.pending = pending;
-            }
+        let content = if existed { LocalFiles.read(path)? } else { Vec::new() };
+        if let Some(node) = disk.nodes.get_mut(&node).filter(|node| node.foreign) {
+            // From now on it is written here.
+            *node = Node { pending: content, ..Node::default() };
         }
         Ok(Box::new(LossyAppendFile { path: path.to_path_buf(), node, generation: disk.generation, disk: self.disk.clone(), file }))
     }
@@ -453,7 +483,7 @@ impl Files for LossyFiles {
         let sync_fails = !half && written == wanted && disk.sync_fails();
         let fails = half || written < wanted || sync_fails;
         let (durable, pending) = if fails { (Vec::new(), bytes[..written].to_vec()) } else { (bytes.to_vec(), Vec::new()) };
-        let node = disk.new_node(Node { durable, pending });
+        let node = disk.new_node(Node { durable, pending, foreign: false });
         disk.change(EntryChange::Add(path.to_path_buf(), node));
         if half {
             Err(power_lost(path))
@@ -468,6 +498,10 @@ impl Files for LossyFiles {
 
     fn read(&self, path: &Path) -> Result<Vec<u8>> {
         if self.powered_off() { Err(power_lost(path)) } else { LocalFiles.read(path) }
+    }
+
+    fn reader(&self, path: &Path) -> Result<Box<dyn Read + Send>> {
+        if self.powered_off() { Err(power_lost(path)) } else { LocalFiles.reader(path) }
     }
 
     fn exists(&self, path: &Path) -> bool {
@@ -488,7 +522,7 @@ impl Files for LossyFiles {
         }
         let durable = LocalFiles.read(path)?;
         let node = Self::node_of(&mut disk, path);
-        disk.nodes.insert(node, Node { durable, pending: Vec::new() });
+        disk.nodes.insert(node, Node { durable, ..Node::default() });
         Ok(())
     }
 
@@ -532,10 +566,27 @@ impl Files for LossyFiles {
         LocalFiles.hard_link(from, to)?;
         let node = match disk.live.get(from) {
             Some(node) => *node,
-            None => disk.new_node(Node::default()),
+            None => disk.new_node(Node { foreign: true, ..Node::default() }),
         };
         disk.change(EntryChange::Add(to.to_path_buf(), node));
         if half { Err(power_lost(from)) } else { Ok(()) }
+    }
+
+    fn copy(&self, from: &Path, to: &Path) -> Result<()> {
+        let mut disk = self.disk.lock();
+        let half = disk.begin(from)?;
+        let bytes = LocalFiles.read(from)?;
+        let wanted = if half { disk.random.below(bytes.len() as u64 + 1) as usize } else { bytes.len() };
+        let written = disk.take_space(wanted);
+        let mut file = OpenOptions::new().write(true).create_new(true).open(to).map_err(|e| refused("create", to, &e))?;
+        file.write_all(&bytes[..written]).map_err(|e| refused("write", to, &e))?;
+        let node = disk.new_node(Node { pending: bytes[..written].to_vec(), ..Node::default() });
+        disk.change(EntryChange::Add(to.to_path_buf(), node));
+        match (half, written < wanted) {
+            (true, _) => Err(power_lost(from)),
+            (false, true) => Err(refused("write", to, &io::Error::from(io::ErrorKind::StorageFull))),
+            (false, false) => Ok(()),
+        }
     }
 
     fn remove(&self, path: &Path) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Both file layers do the same while nothing goes wrong, and the lossy one loses exactly what was not made durable.
 
+use std::io::Read;
 use std::path::Path;
 
 use super::*;
@@ -29,6 +30,14 @@ fn exercise(files: &dyn Files, dir: &Path) {
     let link = sub.join("link");
     files.hard_link(&path, &link).unwrap();
     assert!(files.hard_link(&path, &link).is_err());
+    let copied = sub.join("copied");
+    files.copy(&path, &copied).unwrap();
+    assert!(files.copy(&path, &copied).is_err());
+    let mut read = String::new();
+    files.reader(&copied).unwrap().read_to_string(&mut read).unwrap();
+    assert_eq!(read, "hello!?");
+    assert!(files.reader(&sub.join("none")).is_err() && files.copy(&sub.join("none"), &sub.join("other")).is_err());
+    files.remove(&copied).unwrap();
     // A new file in place of the old one: the other name keeps its content.
     files.write(&path, b"new").unwrap();
     assert_eq!(content(files, &link).as_deref(), Some("hello!?"));
@@ -215,4 +224,46 @@ fn planted_faults_show() {
     let left = files.read(&path).unwrap();
     assert_eq!(&left[..3], &[0, 0, 0]);
     assert!(!files.powered_off());
+}
+
+#[test]
+fn a_synced_name_of_what_someone_else_wrote_holds_nothing_of_it() {
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..60 {
+        let (_dir, files, root) = lossy(seed);
+        std::fs::create_dir(root.join("image")).unwrap();
+        std::fs::write(root.join("image/1.sst"), "content").unwrap();
+        files.hard_link(&root.join("image/1.sst"), &root.join("stored")).unwrap();
+        files.sync_dir(&root).unwrap();
+        files.crash().unwrap();
+        let left = files.read(&root.join("stored")).unwrap();
+        assert_ne!(left, b"content");
+        seen.insert(match left.as_slice() {
+            [] => "empty",
+            [0, ..] => "zeros",
+            _ => "cut",
+        });
+    }
+    assert_eq!(seen.len(), 3, "{seen:?}");
+}
+
+#[test]
+fn a_process_that_dies_loses_nothing_until_the_power_goes_off_too() {
+    let mut lost = 0;
+    for seed in 0..40 {
+        let (_dir, files, root) = lossy(seed);
+        let path = root.join("log");
+        let mut file = files.append(&path).unwrap();
+        file.append(b"pending").unwrap();
+        files.copy(&path, &root.join("copied")).unwrap();
+        files.power_off();
+        assert!(file.append(b"x").is_err() && files.read(&path).is_err() && files.reader(&path).is_err());
+        files.kill();
+        assert!(file.append(b"x").is_err(), "who had it open before can't go on");
+        assert_eq!(content(&files, &path).as_deref(), Some("pending"));
+        assert_eq!(content(&files, &root.join("copied")).as_deref(), Some("pending"));
+        files.crash().unwrap();
+        lost += usize::from(!files.exists(&path) || files.read(&path).unwrap() != b"pending");
+    }
+    assert!(lost > 20, "{lost}");
 }

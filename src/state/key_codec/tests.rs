@@ -220,7 +220,7 @@ proptest! {
     }
 }
 
-fn sample_type(name: &str) -> DataType {
+pub(in crate::state) fn sample_type(name: &str) -> DataType {
     match name {
         "boolean" => DataType::Boolean,
         "int" => DataType::Int32,
@@ -234,7 +234,7 @@ fn sample_type(name: &str) -> DataType {
     }
 }
 
-fn sample_value(ty: &DataType, text: Option<&str>) -> Value {
+pub(in crate::state) fn sample_value(ty: &DataType, text: Option<&str>) -> Value {
     let Some(text) = text else { return Value::Null };
     match ty {
         DataType::Boolean => Value::Boolean(text.parse().expect("boolean")),

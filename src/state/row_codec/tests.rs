@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::key_codec::tests::{Value, columns, rows, types};
+use super::super::key_codec::tests::{Value, columns, rows, sample_type, sample_value, types};
 use super::*;
 
 proptest! {
@@ -92,4 +92,38 @@ fn rows_without_columns_are_a_header() {
     codec.encode_into(&[], 2, &mut encoded).unwrap();
     assert_eq!((encoded.len(), encoded.get(1)), (2, [1, 0].as_slice()));
     assert!(codec.decode(encoded.iter()).unwrap().is_empty());
+}
+
+#[test]
+fn a_count_is_a_row_of_one_bigint() {
+    let codec = RowCodec::new(&[DataType::Int64]).unwrap();
+    for count in [0, 1, -1, 258, i64::MAX, i64::MIN] {
+        let column: ArrayRef = Arc::new(Int64Array::from(vec![count]));
+        assert_eq!(codec.encode(&[column]).unwrap().get(0), encode_count(count));
+        assert_eq!(decode_count(&encode_count(count)).unwrap(), count);
+    }
+    for wrong in [&[][..], &[1, 0, 0], &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], &[1; 12]] {
+        assert_eq!(decode_count(wrong).unwrap_err().code(), &SqlState::DATA_CORRUPTED);
+    }
+}
+
+#[test]
+fn format_1_is_as_it_was_released() {
+    let samples = include_str!("../../../tests/compat/v1/row_codec.jsonl");
+    let mut count = 0;
+    for line in samples.lines() {
+        let sample: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let list = |name: &str| sample[name].as_array().expect("a list").clone();
+        let types: Vec<DataType> = list("types").iter().map(|ty| sample_type(ty.as_str().expect("a type"))).collect();
+        let row: Vec<Value> = types.iter().zip(list("row")).map(|(ty, value)| sample_value(ty, value.as_str())).collect();
+        let number = sample["schema"].as_u64().expect("a number") as u8;
+        let codec = RowCodec::new(&types).expect("known types").with_schema_number(number);
+        let encoded = codec.encode(&columns(&types, &[row])).expect("columns fit");
+        let hex: String = encoded.get(0).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, sample["value"].as_str().expect("a value"), "{line}");
+        assert_eq!(RowCodec::schema_number(encoded.get(0)).unwrap(), number);
+        assert_eq!(codec.encode(&codec.decode(encoded.iter()).expect("decodes")).expect("columns fit"), encoded, "{line}");
+        count += 1;
+    }
+    assert_eq!(count, 47);
 }

@@ -1,0 +1,162 @@
+//! What the keys and values of a state are: enough to read them without the operator that wrote them.
+//!
+//! A checkpoint's metadata holds the descriptors of each operator. They are what a restore compares with the operator as it is now, and what gives a
+//! state's columns their names. A value says in its first byte which of [`StateDescriptor::schemas`] it has, so that a state may hold values of several
+//! at a time: a change of schema is a new number, and converts when a value is read.
+
+use std::collections::BTreeMap;
+
+use arrow::datatypes::{DataType, Field, TimeUnit};
+use serde::{Deserialize, Serialize};
+use weir_catalog::{Error, Result, SqlState};
+
+use super::{key_codec, row_codec};
+
+/// A column of a state's keys or values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateColumn {
+    pub name: String,
+    /// The column's type as the codecs know it, e.g. `int64`, `decimal128(38,10)`, `timestamp_us`.
+    #[serde(rename = "type")]
+    pub type_name: String,
+}
+
+impl StateColumn {
+    /// The column of `field`.
+    pub fn of(field: &Field) -> StateColumn {
+        StateColumn { name: field.name().clone(), type_name: type_name(field.data_type()) }
+    }
+}
+
+/// One state of an operator: the keys under one state tag, and their values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateDescriptor {
+    /// What it is, for people: `groups`, `counts of v`, `rows`.
+    pub name: String,
+    /// The byte behind the key group in each of its keys.
+    pub tag: u8,
+    /// The format of the key codec.
+    pub key_format: u32,
+    pub key: Vec<StateColumn>,
+    /// The bits of the last key column are inverted: its greatest value comes first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub greatest_first: bool,
+    /// The format of the row codec.
+    pub value_format: u32,
+    /// The columns of its values, by schema number.
+    pub schemas: BTreeMap<u8, Vec<StateColumn>>,
+}
+
+impl StateDescriptor {
+    /// A state in the present formats whose values all have one schema, the first.
+    pub fn new<'a>(
+        name: impl Into<String>,
+        tag: u8,
+        key: impl IntoIterator<Item = &'a Field>,
+        value: impl IntoIterator<Item = &'a Field>,
+    ) -> StateDescriptor {
+        StateDescriptor {
+            name: name.into(),
+            tag,
+            key_format: key_codec::FORMAT,
+            key: key.into_iter().map(StateColumn::of).collect(),
+            greatest_first: false,
+            value_format: row_codec::FORMAT,
+            schemas: BTreeMap::from([(row_codec::FIRST_SCHEMA_NUMBER, value.into_iter().map(StateColumn::of).collect())]),
+        }
+    }
+
+    /// Whether what was stored as `stored` can be read as `present`, both of the operator `uid`. Names of columns may differ, nothing else.
+    ///
+    /// Errors: `0A000` where a newer version wrote it, `55000` where its columns are others.
+    pub fn check(uid: &str, stored: &[StateDescriptor], present: &[StateDescriptor]) -> Result<()> {
+        for state in stored {
+            for (part, found, known) in [("keys", state.key_format, key_codec::FORMAT), ("values", state.value_format, row_codec::FORMAT)] {
+                if found > known {
+                    return Err(Error::newer_format(
+                        format_args!("the checkpointed state \"{}\" of operator \"{uid}\" ({part})", state.name),
+                        found,
+                        known,
+                    ));
+                }
+            }
+        }
+        let layouts = |states: &[StateDescriptor]| -> Vec<String> {
+            let mut layouts: Vec<String> = states.iter().map(StateDescriptor::layout).collect();
+            layouts.sort();
+            layouts
+        };
+        let (was, is) = (layouts(stored), layouts(present));
+        if was == is {
+            return Ok(());
+        }
+        Err(Error::new(
+            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+            format!("the checkpointed state of operator \"{uid}\" has other columns than the operator now"),
+        )
+        .with_detail(format!("Checkpointed: {}. Now: {}.", was.join("; "), is.join("; ")))
+        .with_hint("Drop the job and create it again."))
+    }
+
+    /// Everything that decides how its bytes are read.
+    fn layout(&self) -> String {
+        let types = |columns: &[StateColumn]| columns.iter().map(|column| column.type_name.as_str()).collect::<Vec<_>>().join(", ");
+        let schemas: Vec<String> = self.schemas.iter().map(|(number, columns)| format!("{number}: ({})", types(columns))).collect();
+        let order = if self.greatest_first { " descending" } else { "" };
+        format!("tag {} key ({}){order} values {}", self.tag, types(&self.key), schemas.join(", "))
+    }
+}
+
+/// A type's name in a descriptor.
+fn type_name(data_type: &DataType) -> String {
+    match data_type {
+        DataType::Boolean => "boolean".into(),
+        DataType::Int32 => "int32".into(),
+        DataType::Int64 => "int64".into(),
+        DataType::Float64 => "float64".into(),
+        DataType::Utf8 => "text".into(),
+        DataType::Decimal128(precision, scale) => format!("decimal128({precision},{scale})"),
+        DataType::Timestamp(TimeUnit::Microsecond, None) => "timestamp_us".into(),
+        other => other.to_string().to_lowercase(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(key: DataType, value: DataType) -> StateDescriptor {
+        StateDescriptor::new("groups", 0, [&Field::new("k", key, true)], [&Field::new("v", value, true)])
+    }
+
+    #[test]
+    fn what_is_described_comes_back() {
+        let mut described = state(DataType::Decimal128(38, 10), DataType::Utf8);
+        described.schemas.insert(2, vec![StateColumn { name: "w".into(), type_name: "int64".into() }]);
+        let json = serde_json::to_string(&described).unwrap();
+        assert_eq!(serde_json::from_str::<StateDescriptor>(&json).unwrap(), described);
+        assert!(json.contains(r#""schemas":{"1":[{"name":"v","type":"text"}],"2":[{"name":"w","type":"int64"}]}"#), "{json}");
+    }
+
+    #[test]
+    fn only_what_is_read_alike_fits() {
+        let present = [state(DataType::Int64, DataType::Utf8)];
+        let mut renamed = present.clone();
+        renamed[0].key[0].name = "other".into();
+        StateDescriptor::check("u", &renamed, &present).unwrap();
+        for other in [state(DataType::Int32, DataType::Utf8), state(DataType::Int64, DataType::Int64)] {
+            let error = StateDescriptor::check("u", &[other], &present).unwrap_err();
+            assert_eq!(error.code().as_str(), "55000");
+            assert!(error.message().contains("\"u\""), "{error}");
+        }
+        assert!(StateDescriptor::check("u", &[], &present).is_err());
+        let mut inverted = present.clone();
+        inverted[0].greatest_first = true;
+        assert!(StateDescriptor::check("u", &inverted, &present).is_err());
+        let mut newer = present.clone();
+        newer[0].value_format += 1;
+        let error = StateDescriptor::check("u", &newer, &present).unwrap_err();
+        assert_eq!(error.code().as_str(), "0A000");
+        assert!(error.message().contains("format 2, newer than this weir's 1"), "{error}");
+    }
+}
