@@ -92,7 +92,7 @@ impl CheckpointStore {
                     if Some(number) <= base { manifests.push(manifest) } else { abandoned.push(number) }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "an older checkpoint can't be read, and goes with the next one");
+                    tracing::warn!(%error, "a checkpoint can't be read, and goes when the next one is durable");
                     abandoned.push(number);
                 }
             }

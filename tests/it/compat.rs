@@ -37,7 +37,7 @@ const STATEMENTS: [&str; 24] = [
     "CHECKPOINT",
     "DROP TABLE gone",
     "BEGIN; UPDATE every SET i = i + 1, t = 'changed' WHERE id = 1; DELETE FROM no_key WHERE t = 'b'; INSERT INTO no_key VALUES (3, 'd'); COMMIT",
-    "INSERT INTO every VALUES (4, true, 2147483647, 0, 0, 'x', '9999-12-31 23:59:59.999')",
+    "INSERT INTO every VALUES (4, true, 2000000000, 0, 0, 'x', '9999-12-31 23:59:59.999')",
 ];
 
 const QUERIES: [&str; 12] = [

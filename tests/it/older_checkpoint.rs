@@ -8,7 +8,7 @@ use crate::run;
 use crate::server::{Server, Session, settings};
 use crate::views::Made;
 
-const STATEMENTS: [&str; 8] = [
+const STATEMENTS: [&str; 9] = [
     "CREATE TABLE t (id BIGINT PRIMARY KEY, g INT, v BIGINT, s TEXT)",
     "CREATE TABLE twins (g INT, v BIGINT)",
     "CREATE MATERIALIZED VIEW per_group AS SELECT g, count(*) AS n, sum(v) AS total, max(v) AS most, count(DISTINCT v % 3) AS kinds FROM t GROUP BY g",
@@ -17,6 +17,7 @@ const STATEMENTS: [&str; 8] = [
     "CREATE MATERIALIZED VIEW totals AS SELECT count(*) AS n, sum(v) AS v FROM both_tables",
     "CREATE TABLE bid WITH (connector = 'nexmark', 'table' = 'bid', 'events.num' = '60000', 'events.rate' = '6000')",
     "CREATE MATERIALIZED VIEW bids AS SELECT auction % 7 AS a, count(*) AS n, sum(price) AS price, max(price) AS most FROM bid GROUP BY auction % 7",
+    "CREATE TABLE all_bids WITH (connector = 'nexmark', 'table' = 'bid', 'events.num' = '60000')",
 ];
 
 /// The names below `checkpoints`, each with a hash of what it holds; and that none ever held anything else.
@@ -171,14 +172,14 @@ async fn an_older_checkpoint_leads_to_the_same_answers() {
     assert!(!newest.exists(), "the number of a manifest that was removed was used again");
 
     // The connector went back with the state over it: no event is missing and none is there twice.
-    let total = session.must_count("SELECT count(*) FROM bid").await;
+    let total = session.must_count("SELECT count(*) FROM all_bids").await;
     let deadline = tokio::time::Instant::now() + crate::server::PATIENCE;
     while session.must_count("SELECT sum(n) FROM bids").await < total {
         assert!(tokio::time::Instant::now() < deadline, "the connector does not come to its end");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     let batch = session
-        .must_query("SELECT auction % 7 AS a, count(*) AS n, sum(price) AS price, max(price) AS most FROM bid GROUP BY auction % 7")
+        .must_query("SELECT auction % 7 AS a, count(*) AS n, sum(price) AS price, max(price) AS most FROM all_bids GROUP BY auction % 7")
         .await;
     let shown = session.must_query("SELECT * FROM bids").await;
     if let Some(difference) = batch.difference(&shown, crate::rows::Comparison::Exact) {
@@ -207,9 +208,9 @@ async fn the_log_is_kept_from_the_oldest_checkpoint_on_and_no_further() {
     };
     let first = segments();
     let mut numbers = Vec::new();
-    for round in 0..5 {
+    for round in 0..4 {
         // More than a segment of the log.
-        for id in round * 10..round * 10 + 10 {
+        for id in round * 9..round * 9 + 9 {
             let text = char::from(b'a' + id as u8 % 26).to_string().repeat(2_000_000 + round as usize);
             session.must(&format!("INSERT INTO big VALUES ({id}, '{text}')")).await;
         }
@@ -220,9 +221,9 @@ async fn the_log_is_kept_from_the_oldest_checkpoint_on_and_no_further() {
     session.must("INSERT INTO big VALUES (-1, 'last')").await;
     session.must("FLUSH").await;
     let expected = made.content(&session).await;
-    assert_eq!(expected.row_count(), 6);
+    assert_eq!(expected.row_count(), 5);
     server.kill();
-    server.try_restart_from(numbers[3]).unwrap_or_else(|report| panic!("{report}"));
+    server.try_restart_from(numbers[2]).unwrap_or_else(|report| panic!("{report}"));
     session = server.connect().await;
     let differences = expected.differences(&made.content(&session).await);
     assert!(differences.is_empty(), "{}", differences.join("\n"));

@@ -256,7 +256,7 @@ async fn the_engine_survives_power_loss_at_any_moment() {
     for round in 0..rounds {
         let what = format!("round {round}");
         // Anything from the first change of a start to well into the work.
-        files.power_off_after(if random.below(3) == 0 { random.below(40) } else { random.below(600) });
+        files.power_off_after(if random.below(3) == 0 { random.below(40) } else { random.below(4000) });
         let parallelism = 1 + random.below(3) as usize;
         match Life::open(&files, &dir, &mut random, parallelism).await {
             Ok(mut life) => {
