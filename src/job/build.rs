@@ -3,7 +3,7 @@
 //! This is the one file that turns plan nodes into operators.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use weir_catalog::{Catalog, ChangelogMode, Error, Job, JobKind, Object, ObjectId, Result};

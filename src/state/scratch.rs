@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use weir_catalog::Result;
 
-use super::{Entry, StateBackend, StateSize, StateSnapshot, Writes};
+use super::{Entry, StateBackend, StateBackendKind, StateSize, StateSnapshot, Writes};
 use crate::seams::files::FilesRef;
 use crate::seams::spawn::Spawner;
 
@@ -60,6 +60,10 @@ impl ScratchBackend {
 }
 
 impl StateBackend for ScratchBackend {
+    fn kind(&self) -> StateBackendKind {
+        self.backend.kind()
+    }
+
     fn multi_get(&self, keys: &[&[u8]], found: &mut dyn FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
         self.backend.multi_get(keys, found)
     }

@@ -110,6 +110,9 @@ impl Files for GatedFiles {
     fn read(&self, path: &Path) -> Result<Vec<u8>> {
         LocalFiles.read(path)
     }
+    fn reader(&self, path: &Path) -> Result<Box<dyn std::io::Read + Send>> {
+        LocalFiles.reader(path)
+    }
     fn exists(&self, path: &Path) -> bool {
         LocalFiles.exists(path)
     }
@@ -128,6 +131,9 @@ impl Files for GatedFiles {
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
         self.0.pass("hard_link", from)?;
         LocalFiles.hard_link(from, to)
+    }
+    fn copy(&self, from: &Path, to: &Path) -> Result<()> {
+        LocalFiles.copy(from, to)
     }
     fn remove(&self, path: &Path) -> Result<()> {
         LocalFiles.remove(path)

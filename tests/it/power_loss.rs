@@ -184,7 +184,7 @@ async fn write(life: &mut Life, ledger: &mut Ledger, random: &mut Random, statem
         ledger.statements += 1;
         if sql == "CHECKPOINT" {
             let board = life.engine.board().read();
-            let completed = board.checkpoints.iter().filter(|summary| summary.state == CheckpointState::Completed);
+            let completed = board.checkpoints.iter().filter(|summary| summary.state() == CheckpointState::Completed);
             ledger.checkpoint = completed.map(|summary| summary.checkpoint).max().unwrap_or(0).max(ledger.checkpoint);
         }
     }

@@ -78,10 +78,10 @@ fn golden_state() -> BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 fn written(backend: &mut dyn StateBackend) {
-    let (first, second): (Writes, Writes) =
-        golden_state().into_iter().map(|(key, value)| (key, Some(value))).partition(|(key, _)| key[1] < 64);
-    backend.write(first).unwrap();
-    backend.write(second).unwrap();
+    let (first, second): (BTreeMap<_, _>, BTreeMap<_, _>) = golden_state().into_iter().partition(|(key, _)| key[1] < 64);
+    for part in [first, second] {
+        backend.write(&part.iter().map(|(key, value)| (key, Some(value))).collect()).unwrap();
+    }
 }
 
 fn read(backend: &dyn StateBackend) -> BTreeMap<Vec<u8>, Vec<u8>> {
@@ -127,7 +127,7 @@ fn the_golden_part_of_rocksdb_opens_whole_and_by_ranges() {
             let mut backend = RocksBackend::open(&rocks, &folder.path().join("database"), &parts, range).unwrap();
             found.extend(read(&backend));
             // It can be written on, and the golden files stay as they are.
-            backend.write(vec![(key(range.start, 7), None), (key(range.start, 1 << 20), Some(vec![1]))]).unwrap();
+            backend.write(&Writes::from_iter([(key(range.start, 7), None), (key(range.start, 1 << 20), Some([1]))])).unwrap();
             backend.checkpoint(&folder.path().join("image")).unwrap();
         }
         assert_eq!(found, golden_state(), "parallelism {parallelism}");

@@ -140,7 +140,7 @@ impl Life {
             let last = overlapping.first().filter(|part| part.range == range).map(|part| (*part).clone());
             subtasks.push(Subtask { backend, range, incarnation: incarnation(random), last });
         }
-        let numbers = BarrierNumbers::open(files.clone(), dir)?;
+        let numbers = BarrierNumbers::open(files.clone(), dir, 0)?;
         let life = Life {
             files,
             scratch,
@@ -206,14 +206,14 @@ impl Life {
                 let value = (random.below(4) > 0).then(|| random.next_u64().to_be_bytes().repeat(8));
                 writes.insert(key, value);
             }
-            subtask.backend.write(writes.into_iter().collect::<Writes>())?;
+            subtask.backend.write(&writes.into_iter().collect::<Writes>())?;
         }
         Ok(())
     }
 
     /// A checkpoint, in the order in which the job manager goes about it.
     fn checkpoint(&mut self, told: &mut Told) -> Result<()> {
-        let barrier = self.numbers.take().expect("numbers are reserved");
+        let (barrier, _) = self.numbers.take(0).expect("numbers are reserved");
         assert!(barrier > told.barrier, "barrier {barrier} after {}", told.barrier);
         told.barrier = barrier;
         let commit = self.log.end();
@@ -260,7 +260,8 @@ impl Life {
             dropped.extend(self.retained.pop_front().map(|manifest| manifest.number));
         }
         let needed = self.retained.iter().map(|manifest| manifest.log_position(|_| true)).min().unwrap_or(0);
-        self.store.retire(&dropped, self.retained.make_contiguous(), self.numbers.peek())?;
+        let next = self.numbers.peek();
+        self.store.retire(&dropped, self.retained.make_contiguous(), &|barrier| barrier >= next)?;
         self.log.truncate_before(needed + 1)?;
         Ok(())
     }
