@@ -14,9 +14,13 @@ use weir_catalog::{Error, Result, SqlState};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::manifest::{FileHandle, Manifest, Part};
+use crate::seams::faults::{self, Fault};
 use crate::seams::files::FilesRef;
 use crate::seams::hash::{HashMap, HashSet};
 use crate::stream::BarrierNumber;
+
+#[cfg(test)]
+mod tests;
 
 /// The folder of one engine's checkpoints.
 #[derive(Debug)]
@@ -151,7 +155,9 @@ impl CheckpointStore {
         // A name left by an attempt that failed is not in a manifest, nor known.
         self.files.remove(&target)?;
         self.files.hard_link(&source, &target)?;
-        self.files.sync(&target)?;
+        if !faults::is_planted(Fault::CheckpointFileNotSynced) {
+            self.files.sync(&target)?;
+        }
         let handle = FileHandle { name: name.clone(), local: local.to_string(), bytes, checksum };
         self.known.lock().insert(name, Known { handle: handle.clone(), used_by: barrier });
         Ok(Stored { handle, new: true })
@@ -211,11 +217,13 @@ impl CheckpointStore {
             abandoned.clear();
         }
         let named: HashSet<&str> = retained.iter().flat_map(Manifest::files).map(|file| file.name.as_str()).collect();
+        let planted = retained.last().filter(|_| faults::is_planted(Fault::RetainedFileDeleted));
+        let lost = planted.and_then(|manifest| manifest.files().next()).map(|file| file.name.as_str());
         let unused: Vec<String> = {
             let mut known = self.known.lock();
             let unused: Vec<String> = known
                 .iter()
-                .filter(|(name, known)| !under_way(known.used_by) && !named.contains(name.as_str()))
+                .filter(|(name, known)| (!under_way(known.used_by) && !named.contains(name.as_str())) || lost == Some(name.as_str()))
                 .map(|(name, _)| name.clone())
                 .collect();
             let mut removing = self.removing.lock();
@@ -246,7 +254,7 @@ impl CheckpointStore {
                 return Err(Error::corrupted(format!("checkpoint file \"{}\" is missing", file.name)).with_hint(OLDER_HINT));
             }
             let (bytes, checksum) = self.checksum_of(&path)?;
-            if bytes != file.bytes || checksum != file.checksum {
+            if (bytes != file.bytes || checksum != file.checksum) && !faults::is_planted(Fault::ChecksumNotVerified) {
                 return Err(Error::corrupted(format!("checkpoint file \"{}\" is damaged", file.name))
                     .with_detail(format!(
                         "It has {bytes} bytes with checksum {checksum:016x}; {} with {:016x} were written.",

@@ -22,6 +22,7 @@ use crate::runtime::exchange::OutputEdge;
 use crate::runtime::inbox::{EdgeSender, Inbox, inbox};
 use crate::runtime::metrics::{OperatorMetrics, SubtaskMetrics};
 use crate::runtime::subtask::Attachments;
+use crate::seams::faults::{self, Fault};
 use crate::seams::files::FilesRef;
 use crate::seams::hash::HashMap;
 use crate::seams::random::Random;
@@ -57,6 +58,10 @@ pub struct BuildContext {
 impl BuildContext {
     /// A fresh id for an opening of a state backend.
     pub fn incarnation(&self) -> String {
+        if faults::is_planted(Fault::TableFileNameReused) {
+            static OPENED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+            return format!("{:016x}", OPENED.fetch_add(1, std::sync::atomic::Ordering::SeqCst));
+        }
         format!("{:016x}", self.random.lock().next_u64())
     }
 

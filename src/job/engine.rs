@@ -19,6 +19,7 @@ use super::view::{Published, ViewHandle};
 use crate::checkpoint::{CheckpointStore, Manifest, Part};
 use crate::log::{EngineLog, LogSettings, Recovered, Tables, TablesSettings, TablesSnapshot, Transaction};
 use crate::seams::clock::Clock;
+use crate::seams::faults::{self, Fault};
 use crate::seams::files::FilesRef;
 use crate::seams::hash::HashMap;
 use crate::seams::random::Random;
@@ -322,8 +323,13 @@ impl Engine {
             };
             if let (Some(cut), Some(tables)) = (common, tables) {
                 let mut views = HashMap::default();
-                for handle in &handles {
-                    if let Some(snapshots) = handle.open(cut.barrier) {
+                for (at, handle) in handles.iter().enumerate() {
+                    let mut barrier = cut.barrier;
+                    if faults::is_planted(Fault::ViewReadOneBarrierOlder) && at > 0 {
+                        let older = readable[at].iter().rev().find(|published| published.barrier < barrier);
+                        barrier = older.map_or(barrier, |published| published.barrier);
+                    }
+                    if let Some(snapshots) = handle.open(barrier) {
                         views.insert(handle.id, (handle.clone(), snapshots));
                     }
                 }

@@ -7,6 +7,7 @@ use weir_catalog::{Catalog, Error, Object, ObjectId, Result};
 
 use crate::log::{ScanOptions, TableReader, TableScan, Tables};
 use crate::runtime::subtask::Feed;
+use crate::seams::faults::{self, Fault};
 use crate::stream::{Batch, CommitSeq};
 
 /// Reads one stored table for one job. The log is kept from its place on for as long as it lives.
@@ -31,7 +32,10 @@ impl TableFeed {
             return Err(Error::internal(format!("{} is not a stored table", object.name())));
         };
         // The reader first: it pins the log before anyone may cut it.
-        let changes = tables.reader(table, projection.clone(), from)?;
+        let mut changes = tables.reader(table, projection.clone(), from)?;
+        if faults::is_planted(Fault::JobReplaySkipsCommit) && !backfill && from < tables.log().end() {
+            changes.changes_through(from + 1, &mut |_| Ok(()))?;
+        }
         let rows = if backfill {
             let options = ScanOptions { projection: Some(projection), row_key: false, ..ScanOptions::default() };
             Some(tables.snapshot(from)?.scan(definition, options)?)
@@ -48,6 +52,10 @@ impl Feed for TableFeed {
             Some(rows) => rows.map(|rows| Some(Batch::insert(rows))),
             None => {
                 self.rows = None;
+                if faults::is_planted(Fault::TableBackfillMissesChanges) {
+                    // All that there are: the error says no more than that there is no commit of this number.
+                    drop(self.changes.changes_through(CommitSeq::MAX, &mut |_| Ok(())));
+                }
                 Ok(None)
             }
         }

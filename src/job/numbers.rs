@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use weir_catalog::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::seams::faults::{self, Fault};
 use crate::seams::files::FilesRef;
 use crate::stream::BarrierNumber;
 
@@ -54,7 +55,10 @@ impl BarrierNumbers {
     /// Errors: `XX001` where the ceiling on disk is damaged, `53100` and `58030` where the first reservation can't be written.
     pub fn open(files: FilesRef, dir: &Path, now_us: i64) -> Result<BarrierNumbers> {
         let path = dir.join("barrier-ceiling");
-        let found = if files.exists(&path) { decode(&path, &files.read(&path)?)? } else { Reserved { number: 1, time_us: 0 } };
+        let mut found = if files.exists(&path) { decode(&path, &files.read(&path)?)? } else { Reserved { number: 1, time_us: 0 } };
+        if faults::is_planted(Fault::BarrierNumberReused) {
+            found.number = 1;
+        }
         let mut numbers = BarrierNumbers { files, path, next: found.number, last_time_us: found.time_us - 1, reserved: found, asked: None };
         numbers.reserved = numbers.reservation(now_us).write()?;
         Ok(numbers)

@@ -60,6 +60,7 @@ pub use scan::{ROW_KEY_COLUMN, ScanOptions, TableScan, TablesSnapshot};
 pub use tables::{StatementLock, TableReader, Tables, TablesCheckpoint, TablesSettings};
 pub use transaction::Transaction;
 
+use crate::seams::faults::{self, Fault};
 use crate::seams::files::FilesRef;
 use crate::stream::{Batch, CommitSeq};
 use writer::{Queue, Writer, WriterThread};
@@ -332,7 +333,14 @@ impl EngineLog {
 
     /// Encodes `changes`.
     pub(crate) fn prepare(&self, changes: Changes) -> Result<PreparedCommit> {
-        let record = record::encode_commit(&changes, self.shared.next_row_id.load(Ordering::SeqCst))?;
+        let next_row_id = self.shared.next_row_id.load(Ordering::SeqCst);
+        let record = if faults::is_planted(Fault::DropNotLogged) {
+            let mut logged = changes.clone();
+            logged.catalog.retain(|change| !matches!(change, CatalogChange::Drop(_)));
+            record::encode_commit(&logged, next_row_id)?
+        } else {
+            record::encode_commit(&changes, next_row_id)?
+        };
         Ok(PreparedCommit { changes, record })
     }
 

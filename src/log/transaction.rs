@@ -18,6 +18,7 @@ use super::scan::{TablesSnapshot, keys_of};
 use super::tables::{Tables, row_ids_of};
 use super::writes::TableWrites;
 use super::{Changes, PendingCommit, TableChange};
+use crate::seams::faults::{self, Fault};
 use crate::seams::hash::HashSet;
 use crate::state::EncodedRows;
 use crate::stream::CommitSeq;
@@ -315,10 +316,14 @@ impl Transaction {
             return Ok(None);
         }
         let rows = self.contended_rows()?;
+        if faults::is_planted(Fault::CommitTorn) && changes.tables.len() > 1 {
+            let first = Changes { catalog: Vec::new(), tables: vec![changes.tables.remove(0)] };
+            drop(self.tables.log.append(first));
+        }
         // Encoded before the lock is taken, under which only the order is decided.
         let record = self.tables.log.prepare(changes)?;
         let mut conflicts = self.tables.conflicts.lock();
-        if conflicts.conflicts(self.read.seq(), &rows) {
+        if conflicts.conflicts(self.read.seq(), &rows) && !faults::is_planted(Fault::ConflictMissed) {
             return Err(serialization_failure());
         }
         let tag = if rows.is_empty() { 0 } else { conflicts.submit(rows) };

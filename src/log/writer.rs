@@ -21,6 +21,7 @@ use weir_catalog::{Catalog, Error, Object, Result, SqlState};
 use super::record::{self, Unsealed};
 use super::segment::{self, HEADER_BYTES};
 use super::{Applier, Changes, Commit, LogEnd, SegmentEntry, Shared};
+use crate::seams::faults::{self, Fault};
 use crate::seams::files::{AppendFile, Files};
 use crate::stream::CommitSeq;
 
@@ -251,6 +252,11 @@ impl Writer {
             commits.push((Arc::new(Commit { seq, changes: request.changes, len: record.len() as u64, tag: request.tag }), catalog));
             waiting.push(request.done);
         }
+        if faults::is_planted(Fault::CatalogShownEarly)
+            && let Some((_, catalog)) = commits.last()
+        {
+            self.shared.end.send_replace(LogEnd { seq: self.end, catalog: catalog.clone() });
+        }
         if let Err(error) = self.write(&bytes) {
             let broken = self.cut_back(&error).err();
             let answer = broken.clone().unwrap_or(error);
@@ -280,7 +286,9 @@ impl Writer {
             self.roll()?;
         }
         self.segment.file.append(bytes)?;
-        self.segment.file.sync()?;
+        if !faults::is_planted(Fault::LogFsyncSkipped) {
+            self.segment.file.sync()?;
+        }
         self.segment.len += bytes.len() as u64;
         self.segment.durable_len = self.segment.len;
         Ok(())

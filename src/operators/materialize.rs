@@ -10,6 +10,7 @@ use weir_catalog::{Error, Result};
 
 use super::{Operator, Output, Stateful};
 use crate::operators::error::from_arrow;
+use crate::seams::faults::{self, Fault};
 use crate::state::key_codec::{EncodedRows, KeyCodec};
 use crate::state::row_codec::{RowCodec, decode_count, encode_count};
 use crate::state::versions::VersionedStore;
@@ -244,10 +245,23 @@ impl Operator for Materialize {
         if self.weights.is_empty() {
             return self.store.advance(barrier.number);
         }
-        let writes = self.net()?;
+        let mut writes = self.net()?;
         self.keys.clear();
         self.values.clear();
         self.weights.clear();
+        if faults::is_planted(Fault::HalfEpochPublished) && self.layout.key.is_some() {
+            let mut published = Writes::new();
+            for (at, (key, row)) in writes.iter().enumerate() {
+                if at < writes.len().div_ceil(2) {
+                    published.push(key, row)?;
+                } else {
+                    self.keys.push(&key[PREFIX_BYTES..]);
+                    self.values.push(row.unwrap_or_default());
+                    self.weights.push(if row.is_some() { 1 } else { -1 });
+                }
+            }
+            writes = published;
+        }
         self.store.write(barrier.number, writes)
     }
 

@@ -8,6 +8,7 @@ use super::inbox::{Closed, EdgeSender};
 use super::metrics::{self, SubtaskMetrics};
 use crate::operators::error::from_arrow;
 use crate::seams::clock::Stopwatch;
+use crate::seams::faults::{self, Fault};
 use crate::state::key_codec::{EncodedRows, KeyCodec};
 use crate::stream::key_group::{key_group, key_hash, subtask_of};
 use crate::stream::{Batch, Element, RowKinds};
@@ -80,6 +81,11 @@ impl OutputEdge {
                 targets.iter_mut().for_each(Vec::clear);
                 for (row, key) in keys.iter().enumerate() {
                     targets[subtask_of(key_group(key_hash(key)), parallelism)].push(row as u32);
+                }
+                if faults::is_planted(Fault::RowMisrouted)
+                    && let Some(row) = targets[0].pop()
+                {
+                    targets[1].push(row);
                 }
                 let parts: Vec<(usize, Option<UInt32Array>)> = targets
                     .iter()

@@ -19,6 +19,7 @@ use super::metrics;
 use super::replay::Replay;
 use crate::checkpoint::snapshot::{SnapshotTaker, SubtaskSnapshot};
 use crate::seams::clock::{Clock, Stopwatch};
+use crate::seams::faults::{self, Fault};
 use crate::sources::{Source, SourceEvent, SplitState};
 use crate::state::memory_pool::Reservation;
 use crate::stream::{Barrier, BarrierNumber, Batch, CommitSeq, Element};
@@ -130,7 +131,9 @@ pub struct ViewBackfill {
 pub async fn run(mut context: SubtaskContext, head: Head) {
     let id = context.id;
     let events = context.events.clone();
-    if let Some(mut gate) = context.gate.take()
+    let gate = context.gate.take();
+    let drops_a_batch = faults::is_planted(Fault::BatchDroppedAfterRestore) && gate.is_some();
+    if let Some(mut gate) = gate
         && gate.wait_for(|open| *open).await.is_err()
     {
         return; // The start was given up.
@@ -145,7 +148,7 @@ pub async fn run(mut context: SubtaskContext, head: Head) {
         Head::Connector { source, barriers, replay } => run_connector(&mut context, source, barriers, replay).await,
         Head::Table { feed, backfill, barriers } => run_table(&mut context, feed, backfill, barriers).await,
         Head::View { inbox, backfill, project } => run_view(&mut context, inbox, backfill, project).await,
-        Head::Inputs { inbox } => run_inputs(&mut context, inbox).await,
+        Head::Inputs { inbox } => run_inputs(&mut context, inbox, drops_a_batch).await,
     };
     if let Err(error) = ended {
         // The manager may be gone already; then nobody needs to know.
@@ -192,6 +195,10 @@ impl SubtaskContext {
 
     /// Everything that a barrier asks of the subtask.
     async fn on_barrier(&mut self, barrier: &Arc<Barrier>, splits: Option<Vec<SplitState>>) -> Result<()> {
+        let overtakes = faults::is_planted(Fault::BarrierOvertakesRows);
+        if overtakes {
+            self.chain.forward(Element::Barrier(barrier.clone())).await?;
+        }
         self.chain.on_barrier(barrier).await?;
         self.check_memory().await?;
         if let Some(attachments) = &self.attachments {
@@ -202,14 +209,16 @@ impl SubtaskContext {
                 due
             };
             // The barrier is older than the reader: it goes to the edges that were there before.
-            self.chain.forward(Element::Barrier(barrier.clone())).await?;
+            if !overtakes {
+                self.chain.forward(Element::Barrier(barrier.clone())).await?;
+            }
             for attachment in due {
                 self.chain.add_edge(attachment.edge);
                 if let Some(attached) = attachment.attached {
                     let _ = attached.send(barrier.number);
                 }
             }
-        } else {
+        } else if !overtakes {
             self.chain.forward(Element::Barrier(barrier.clone())).await?;
         }
         if self.root {
@@ -259,10 +268,11 @@ async fn run_connector(
     let mut ended = false;
     // A connector has no rows to catch up with: it is where it should be from the start.
     context.tell(SubtaskEvent::Backfilled { id: context.id });
+    let mut before_batch = None;
     loop {
         match barriers.try_recv() {
             Ok(barrier) => {
-                let splits = context.cut(&barrier, source.as_ref(), &mut replay)?;
+                let splits = context.cut(&barrier, source.as_ref(), &mut replay)?.map(|splits| before_batch.take().unwrap_or(splits));
                 context.on_barrier(&barrier, splits).await?;
                 continue;
             }
@@ -273,10 +283,12 @@ async fn run_connector(
             None
         } else {
             let stopwatch = Stopwatch::start();
+            let before = faults::is_planted(Fault::OffsetsOneBatchBehind).then(|| source.splits());
             let event = source.poll(SOURCE_BATCH_ROWS, context.clock.now_us())?;
             metrics::add(&context.chain.metrics().busy_us, stopwatch.elapsed().as_micros() as u64);
             match event {
                 SourceEvent::Batch(batch) => {
+                    before_batch = before;
                     context.chain.metrics().new_rows.store(true, Ordering::Relaxed);
                     context.process(0, batch).await?;
                     tokio::task::yield_now().await;
@@ -299,7 +311,7 @@ async fn run_connector(
             },
         };
         let Some(barrier) = barrier else { return Ok(()) };
-        let splits = context.cut(&barrier, source.as_ref(), &mut replay)?;
+        let splits = context.cut(&barrier, source.as_ref(), &mut replay)?.map(|splits| before_batch.take().unwrap_or(splits));
         context.on_barrier(&barrier, splits).await?;
     }
 }
@@ -358,6 +370,7 @@ async fn run_view(context: &mut SubtaskContext, inbox: Inbox, backfill: Option<V
         };
         match element {
             None => {}
+            Some(Element::Batch(_)) if faults::is_planted(Fault::ViewBackfillMissesChanges) && feed.is_some() => {}
             Some(Element::Batch(batch)) => context.process(0, project.apply(batch)?).await?,
             Some(Element::Barrier(barrier)) => {
                 let live = live_from.as_ref().is_none_or(|from: &Arc<AtomicU64>| barrier.number >= from.load(Ordering::SeqCst));
@@ -371,15 +384,24 @@ async fn run_view(context: &mut SubtaskContext, inbox: Inbox, backfill: Option<V
     }
 }
 
-async fn run_inputs(context: &mut SubtaskContext, inbox: Inbox) -> Result<()> {
+async fn run_inputs(context: &mut SubtaskContext, inbox: Inbox, mut drops_a_batch: bool) -> Result<()> {
     let inputs = inbox.inputs();
     let mut blocked = vec![false; inputs];
     let mut ended = vec![false; inputs];
     let mut aligning: Option<(Arc<Barrier>, Stopwatch)> = None;
+    let mut passed = 0;
     loop {
         let (input, element) = inbox.recv(&blocked).await;
         match element {
+            Element::Batch(_) if drops_a_batch => drops_a_batch = false,
             Element::Batch(batch) => context.process(input, batch).await?,
+            Element::Barrier(barrier) if faults::is_planted(Fault::BarrierNotAligned) => {
+                // The first to come counts for all inputs.
+                if barrier.number > passed {
+                    passed = barrier.number;
+                    context.on_barrier(&barrier, None).await?;
+                }
+            }
             Element::Barrier(barrier) => {
                 match &aligning {
                     None => aligning = Some((barrier, Stopwatch::start())),

@@ -20,6 +20,7 @@ use weir_catalog::{Error, Result, SqlState};
 use super::key_codec::{EncodedRows, KeyCodec, append_state_prefix};
 use super::row_codec::RowCodec;
 use super::{StateBackend, Writes};
+use crate::seams::faults::{self, Fault};
 use crate::stream::KeyGroup;
 use crate::stream::key_group::{MAX_PARALLELISM, key_group, key_hash};
 
@@ -325,6 +326,14 @@ impl Groups {
         }
     }
 
+    /// [`Fault::DirtyKeyLostAtEviction`]: one key that the backend has not counts as if it had it.
+    pub fn lose_dirty_key(&mut self) {
+        if let Some(place) = self.dirty.iter().position(|slot| !self.is_touched(*slot)) {
+            let slot = self.dirty.remove(place);
+            self.flags[slot as usize] &= !DIRTY;
+        }
+    }
+
     /// Writes all dirty slots but the touched ones into the backend.
     pub fn write_back(&mut self, backend: &mut dyn StateBackend, columns: &dyn StateColumns) -> Result<()> {
         // By key group first, so that only keys of one group or few are held encoded at a time.
@@ -347,6 +356,11 @@ impl Groups {
                 by_group[*start] = *slot;
                 *start += 1;
             }
+        }
+        if faults::is_planted(Fault::DirtyKeyLostAtFlush)
+            && let Some(slot) = by_group.pop()
+        {
+            self.flags[slot as usize] &= !DIRTY;
         }
         let mut pending = PendingWrites { by_group, run: 0..0, keys: EncodedRows::new(), order: Vec::new(), done: 0 };
         backend.write_all(&mut |writes| self.next_writes(columns, &mut pending, writes))?;

@@ -18,6 +18,7 @@ use rocksdb::{
 use weir_catalog::{Error, Result, SqlState};
 
 use super::{Entry, RestorePart, StateBackend, StateBackendKind, StateSize, StateSnapshot, Writes, key_range};
+use crate::seams::faults::{self, Fault};
 use crate::stream::KeyGroupRange;
 
 #[cfg(test)]
@@ -242,7 +243,11 @@ impl RocksBackend {
         let source = DB::open_for_read_only(&self.options, &part.dir, false)
             .map_err(|error| rocks_error("be opened", &error).with_context(format!("state in {:?}", part.dir)))?;
         let source = Database { db: source, dir: part.dir.clone() };
-        let (from, to) = key_range(KeyGroupRange { start: range.start.max(part.range.start), end: range.end.min(part.range.end) });
+        let mut added = KeyGroupRange { start: range.start.max(part.range.start), end: range.end.min(part.range.end) };
+        if faults::is_planted(Fault::KeyGroupLost) {
+            added.start += 1;
+        }
+        let (from, to) = key_range(added);
         let mut read_options = ReadOptions::default();
         read_options.fill_cache(false);
         let mut iterator = source.iterate(read_options, &from, &to);

@@ -26,6 +26,7 @@ use tokio::sync::watch;
 use weir_catalog::{Error, Result};
 
 use super::{Entry, StateBackend, StateSnapshot, Writes};
+use crate::seams::faults::{self, Fault};
 
 mod overlay;
 #[cfg(test)]
@@ -145,12 +146,15 @@ impl VersionedStore {
         if count == 0 {
             return Ok(());
         }
+        let loses_deletions = faults::is_planted(Fault::DeletionLostInFold);
         let mut changes = MergedOverlays::new(&overlays[..count], &[], &[]);
         self.backend.write_all(&mut |writes| {
             while writes.len() < FOLD_CHUNK_KEYS
                 && let Some((key, value)) = changes.next()
             {
-                writes.push(key, value)?;
+                if value.is_some() || !loses_deletions {
+                    writes.push(key, value)?;
+                }
             }
             Ok(!writes.is_empty())
         })?;

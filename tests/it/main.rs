@@ -10,7 +10,8 @@
 //! | [`slt`] | the `.slt` files, straight, through kills, and through restarts at another parallelism |
 //! | [`random`] | generated tables, updates, queries and barriers |
 //! | [`postgres`] | the same statements on weir and on PostgreSQL |
-//! | [`crash`] | kill -9 at random moments under concurrent writers |
+//! | [`crash`] | kill -9 under concurrent writers, at random moments and at aimed ones |
+//! | [`backfill`] | views made while their inputs change |
 //! | [`consistency`] | money is never made or lost, whenever one looks |
 //! | [`embedded`] | an engine in the test's own process, over files that can be held up |
 //! | [`groups`] | a group's checkpoints, restarts and restores, and what readers see of them |
@@ -24,8 +25,10 @@
 //! | [`protocol`] | prepared statements, parameters, binary values, cancelling |
 //! | [`robustness`] | statements that are deep, endless or many |
 //! | [`scripts`] | `weir run` |
+//! | [`planted`] | the tests above, with an engine that does one thing wrong |
 
 mod compat;
+mod backfill;
 mod consistency;
 mod corruption;
 mod crash;
@@ -33,6 +36,7 @@ mod embedded;
 mod full_disk;
 mod groups;
 mod older_checkpoint;
+mod planted;
 mod poison;
 mod postgres;
 mod power_loss;

@@ -1,7 +1,8 @@
 //! How this run of the tests is set: its seed, its length, and how a test says that it can't run here.
 //!
-//! `WEIR_TEST_SEED=N` fixes the seed, `WEIR_TEST_LONG=1` asks for the long run, which draws a fresh seed unless one is given. Every
-//! seed is printed past the test runner's capture, so that a run can be repeated from its log.
+//! `WEIR_TEST_SEED=N` fixes the seed, `WEIR_TEST_LONG=1` asks for the long run, which draws a fresh seed unless one is given, and
+//! `WEIR_TEST_ROUNDS=N` for no more than that many rounds of whatever comes in rounds. Every seed is printed past the test runner's capture, so
+//! that a run can be repeated from its log.
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -16,9 +17,13 @@ pub fn is_long() -> bool {
     std::env::var("WEIR_TEST_LONG").is_ok_and(|value| value == "1")
 }
 
-/// `short` or, in the long run, `long`.
+/// How many rounds a test makes: `short` or, in the long run, `long`, unless fewer are asked for.
 pub fn rounds(short: usize, long: usize) -> usize {
-    if is_long() { long } else { short }
+    let rounds = if is_long() { long } else { short };
+    match std::env::var("WEIR_TEST_ROUNDS") {
+        Ok(text) => rounds.min(text.parse().unwrap_or_else(|_| panic!("WEIR_TEST_ROUNDS is not a number: {text}"))),
+        Err(_) => rounds,
+    }
 }
 
 /// The seed of the whole run.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tokio_postgres::{Client, Config, Error, NoTls, SimpleQueryMessage};
+use weir::seams::faults;
 
 use crate::rows::{Row, Rows};
 
@@ -151,6 +152,11 @@ impl Server {
         self.process.as_mut().is_some_and(|process| matches!(process.try_wait(), Ok(None)))
     }
 
+    /// The folder that it keeps its data in.
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
     /// Where it takes clients.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -178,11 +184,11 @@ impl Drop for Server {
     }
 }
 
-/// The weir binary, without the settings of the caller's own environment.
+/// The weir binary, without the settings of the caller's own environment. A planted fault is for all processes of a test.
 pub fn weir() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("WEIR_") {
+        if name.to_string_lossy().starts_with("WEIR_") && name != faults::VARIABLE {
             command.env_remove(name);
         }
     }

@@ -103,6 +103,25 @@ fn a_full_disk_fails_commits_and_nothing_else() {
 }
 
 #[test]
+fn what_a_full_disk_refuses_is_never_in_the_catalog() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = LossyFiles::new(dir.path(), 1).unwrap();
+    let (log, _) = EngineLog::open(Arc::new(files.clone()), dir.path(), LogSettings::default()).unwrap();
+    log.append(create_change(&table(16_384, "kept", true))).wait().unwrap();
+    // Whoever looks at any moment.
+    let mut end = log.watch_end();
+    files.set_free_bytes(Some(20));
+    let error = log.append(create_change(&table(16_385, "refused", true))).wait().unwrap_err();
+    assert_eq!(*error.code(), SqlState::DISK_FULL);
+    assert!(log.catalog().get("refused").is_none(), "a table that was refused is in the catalog");
+    assert!(!end.has_changed().unwrap() || end.borrow_and_update().catalog.get("refused").is_none());
+    assert!(log.catalog().get("kept").is_some());
+    files.set_free_bytes(None);
+    assert_eq!(log.append(create_change(&table(16_386, "refused", true))).wait().unwrap(), 2);
+    assert_eq!(log.catalog().get("refused").map(|object| object.id()), Some(16_386));
+}
+
+#[test]
 fn a_disk_that_fills_while_a_segment_is_made_is_survived() {
     let dir = tempfile::tempdir().unwrap();
     let files = LossyFiles::new(dir.path(), 1).unwrap();

@@ -32,6 +32,7 @@ use self::count_map::GroupedRows;
 use self::plan::{Feed, GROUPS_TAG, Input, Plan, ResultColumn};
 use super::error::describe_row;
 use super::{Operator, Output, Stateful};
+use crate::seams::faults::{self, Fault};
 use crate::state::groups::{Groups, StateColumns};
 use crate::state::key_codec::{EncodedRows, KeyCodec};
 use crate::state::{StateBackend, StateDescriptor};
@@ -246,7 +247,9 @@ impl Aggregate {
                 (false, true) => rows_out.push(Source::live(*slot), *slot, RowKind::Insert),
                 (true, false) => rows_out.push(Source::old(position), *slot, RowKind::Delete),
                 (true, true) if changed[position] => {
-                    rows_out.push(Source::old(position), *slot, RowKind::UpdateBefore);
+                    if !faults::is_planted(Fault::RetractionDropped) {
+                        rows_out.push(Source::old(position), *slot, RowKind::UpdateBefore);
+                    }
                     rows_out.push(Source::live(*slot), *slot, RowKind::UpdateAfter);
                 }
                 _ => {}
@@ -411,6 +414,9 @@ impl Stateful for Aggregate {
         }
         self.emit(true, out)?;
         self.maps.iter_mut().for_each(|(map, _)| map.end_epoch_early());
+        if faults::is_planted(Fault::DirtyKeyLostAtEviction) {
+            self.groups.lose_dirty_key();
+        }
         self.write_back()?;
         let ratio = target_bytes as f64 / held as f64;
         let target = (self.groups.len() as f64 * ratio) as usize;

@@ -1,0 +1,40 @@
+//! The faults that tests beside the code catch. Their scenarios pass without a fault in the same run of the tests, where they are what they are.
+
+use std::collections::BTreeSet;
+
+use super::catching::Scenario;
+use super::{CaughtBy, Fault};
+
+const fn test(test: &'static str) -> Scenario {
+    Scenario { test, environment: &[] }
+}
+
+const LOG_AND_POWER_LOSS: Scenario = test("log::tests::crash::the_log_survives_power_loss_at_every_change_of_the_disk");
+const TRANSACTIONS_AND_POWER_LOSS: Scenario = test("log::tests::crash::transactions_over_tables_are_whole_after_power_loss");
+const REFUSED_DDL: Scenario = test("log::tests::durability::what_a_full_disk_refuses_is_never_in_the_catalog");
+const FIRST_COMMITTER: Scenario = test("log::tests::stored::the_first_committer_wins");
+const BARRIER_NUMBERS: Scenario = test("job::numbers::tests::no_number_and_no_time_comes_twice_whenever_the_process_ends");
+const EVICTION: Scenario = test("operators::aggregate::tests::rules::more_keys_than_memory_move_to_the_backend_and_back");
+const CHECKPOINTS_AND_POWER_LOSS: Scenario = test("checkpoint::store::tests::a_manifest_and_what_it_names_survive_power_loss");
+
+crate::caught_faults! {
+    a_skipped_fsync_of_the_log: LogFsyncSkipped, by LOG_AND_POWER_LOSS, saying [", change "];
+    a_commit_torn_in_two: CommitTorn, by TRANSACTIONS_AND_POWER_LOSS, saying ["a transaction is half there"];
+    a_catalog_shown_before_it_is_durable: CatalogShownEarly, by REFUSED_DDL, saying ["is in the catalog"];
+    a_conflict_missed: ConflictMissed, by FIRST_COMMITTER, saying ["unwrap_err"];
+    a_barrier_number_used_again: BarrierNumberReused, by BARRIER_NUMBERS, saying [" after "];
+    a_dirty_key_lost_at_eviction: DirtyKeyLostAtEviction, by EVICTION, saying ["`left == right`", "count >= 0"];
+    a_checkpoint_file_that_is_not_fsynced: CheckpointFileNotSynced, by CHECKPOINTS_AND_POWER_LOSS, saying ["is damaged"];
+}
+
+#[test]
+fn every_fault_has_a_name_of_its_own() {
+    let names: BTreeSet<&str> = Fault::ALL.iter().map(|fault| fault.name()).collect();
+    assert_eq!(names.len(), Fault::ALL.len());
+}
+
+#[test]
+fn every_fault_of_tests_beside_the_code_is_caught_here() {
+    let expected: BTreeSet<Fault> = Fault::ALL.iter().copied().filter(|fault| fault.caught_by() == CaughtBy::TestsBesideTheCode).collect();
+    assert_eq!(listed().into_iter().collect::<BTreeSet<_>>(), expected);
+}
