@@ -93,14 +93,21 @@ async fn the_total_is_zero_at_every_moment_and_across_kills() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfers_from_a_connector_through_a_shared_view_balance_too() {
     let mut random = run::random("consistency of a connector");
-    let events = if run::is_long() { 2_000_000 } else { 200_000 };
+    // A kill shows something about offsets only while input is still coming. How long that must be depends on how fast the machine is now.
+    for seconds in [8, 40, 120] {
+        if connector_killed_in_the_midst(&mut random, seconds).await > 0 {
+            return;
+        }
+    }
+    panic!("no kill came before the end of the input");
+}
+
+/// Transfers that come for some seconds, under kills. Returns how many of those came before the end of the input.
+async fn connector_killed_in_the_midst(random: &mut Random, seconds: u64) -> usize {
+    let events: u64 = if run::is_long() { 2_000_000 } else { 200_000 };
     let mut server = Server::start(&settings(&[("parallelism", "2"), ("checkpoint_interval", "200 ms"), ("barrier_interval", "20 ms")]));
     let session = server.connect().await;
-    // The input goes on for so long that it is still coming when the server is killed, however long this machine takes to make the views.
-    session.must("CREATE TABLE measure (id INT)").await;
-    let started = Instant::now();
-    session.must("CREATE MATERIALIZED VIEW measured AS SELECT count(*) AS n FROM measure").await;
-    let rate = (events as f64 / (6.0 + 12.0 * started.elapsed().as_secs_f64())).ceil();
+    let rate = events / seconds;
     session
         .must(&format!(
             "CREATE TABLE bid WITH (connector = 'nexmark', 'table' = 'bid', 'events.num' = '{events}', 'events.rate' = '{rate}')"
@@ -157,7 +164,7 @@ async fn transfers_from_a_connector_through_a_shared_view_balance_too() {
     }
     let looked = looks.total.load(Ordering::SeqCst);
     run::say(&format!("consistency of a connector: {kills} kills, {in_the_midst} of them in the midst of the input, {looked} looks"));
-    assert!(in_the_midst > 0, "no kill came before the end of the input");
+    in_the_midst
 }
 
 /// Makes transfers, changes and deletes them, until the connection breaks.
