@@ -27,8 +27,8 @@
 //! | [`scripts`] | `weir run` |
 //! | [`planted`] | the tests above, with an engine that does one thing wrong |
 
-mod compat;
 mod backfill;
+mod compat;
 mod consistency;
 mod corruption;
 mod crash;

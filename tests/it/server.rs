@@ -152,11 +152,6 @@ impl Server {
         self.process.as_mut().is_some_and(|process| matches!(process.try_wait(), Ok(None)))
     }
 
-    /// The folder that it keeps its data in.
-    pub fn data_dir(&self) -> &Path {
-        &self.data_dir
-    }
-
     /// Where it takes clients.
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::*;
 use crate::checkpoint::TablesCheckpoint;
+use crate::checkpoint::manifest::PART_FORMAT;
 use crate::seams::files::{Files, LossyFiles};
-use crate::state::StateSize;
+use crate::state::{StateBackendKind, StateSize};
 use crate::stream::KeyGroupRange;
 
 #[test]
@@ -14,7 +15,7 @@ fn a_manifest_and_what_it_names_survive_power_loss() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("checkpoints");
         let files = LossyFiles::new(folder.path(), seed).unwrap();
-        let open = || CheckpointStore::open(Arc::new(files.clone()), &dir).unwrap();
+        let open = || CheckpointStore::open(Arc::new(files.clone()), &dir, None).unwrap();
         let mut expected = Vec::new();
         for number in 1..4u64 {
             let (store, found) = open();
@@ -28,7 +29,13 @@ fn a_manifest_and_what_it_names_survive_power_loss() {
                 std::fs::write(image.join(name), format!("{name} of {number}")).unwrap();
                 handles.push(store.put(&format!("incarnation{number}"), &image, name, number).unwrap().handle);
             }
-            let part = Part { range: KeyGroupRange::ALL, files: handles, size: StateSize::default() };
+            let part = Part {
+                format: PART_FORMAT,
+                backend: StateBackendKind::RocksDb,
+                range: KeyGroupRange::ALL,
+                files: handles,
+                size: StateSize::default(),
+            };
             let manifest =
                 Manifest { number, barrier: number, tables: Some(TablesCheckpoint { commit: number, part }), ..Manifest::default() };
             store.write_manifest(&manifest).unwrap();
