@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(decode(path, &golden).unwrap(), Reserved { number: 300_001, time_us: 0 });
         let reserved = Reserved { number: 300_001, time_us: 1_790_000_000_000_001 };
         let written = encode(reserved);
-        assert_eq!(String::from_utf8_lossy(&written), "weir-barriers 2 300001 1790000000000001 CHECKSUM\n");
+        assert_eq!(String::from_utf8_lossy(&written), "weir-barriers 2 300001 1790000000000001 b0cac2fd83a602bf\n");
         assert_eq!(decode(path, &written).unwrap(), reserved);
     }
 }

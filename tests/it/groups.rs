@@ -135,7 +135,7 @@ async fn a_slow_restore_holds_up_no_other_group() {
     weir.engine.shutdown().await;
     drop(weir);
     let gate = Arc::new(Gate::default());
-    gate.add("slow", "create_dir", &[&scratch, "-part"], Effect::Hold);
+    gate.add("slow", "create_dir", &[&scratch, ".part"], Effect::Hold);
     let mut weir = Embedded::open_with(&dir.path().join("data"), &[], gate, Seams::default()).await;
     eventually("a restore that is held", || weir.gate.met("slow") > 0).await;
     weir.must("INSERT INTO u VALUES (2)").await;

@@ -37,7 +37,7 @@ const WRONG_ANSWER: [&str; 4] = ["query result mismatch", "is not the batch answ
 const DAMAGE: [&str; 3] = ["after error XX001", "is missing", "size mismatch"];
 
 weir::caught_faults! {
-    tables_that_miss_a_commit_after_a_start: TablesReplaySkipsCommit, by CRASH, saying ["is lost", "is torn", "counter", "not the batch answer"];
+    tables_that_miss_a_commit_after_a_start: TablesReplaySkipsCommit, by CRASH, saying ["is lost", "is torn", "is back", "counter", "not the batch answer"];
     a_job_that_misses_a_commit_after_a_start: JobReplaySkipsCommit, by MANY_EPOCHS_KILLED, saying WRONG_ANSWER;
     deleted_rows_that_come_back: DeletionLostInFold, by UPDATES_KILLED, saying WRONG_ANSWER;
     half_an_epoch_published: HalfEpochPublished, by CONSISTENCY, saying ["no reader saw anything but 0"];
@@ -50,7 +50,7 @@ weir::caught_faults! {
     a_dirty_key_lost_at_a_checkpoint: DirtyKeyLostAtFlush, by MANY_EPOCHS_KILLED, saying WRONG_ANSWER;
     a_table_file_name_used_again: TableFileNameReused, by MANY_KEYS_RESCALED, saying DAMAGE;
     a_file_deleted_that_a_manifest_names: RetainedFileDeleted, by GROUP_BY_KILLED, saying DAMAGE;
-    checksums_that_are_not_verified: ChecksumNotVerified, by CORRUPTION, saying ["is damaged"];
+    checksums_that_are_not_verified: ChecksumNotVerified, by CORRUPTION, saying ["is damaged", "is corrupted"];
     offsets_one_batch_behind: OffsetsOneBatchBehind, by CONNECTOR, saying ["are more than", "assertion `left == right` failed"];
     a_key_group_lost_by_rescaling: KeyGroupLost, by MANY_KEYS_RESCALED, saying WRONG_ANSWER;
     a_backfill_from_a_table_that_misses_changes: TableBackfillMissesChanges, by BACKFILL, saying WRONG_ANSWER;

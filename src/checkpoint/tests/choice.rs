@@ -160,7 +160,7 @@ fn a_file_that_comes_back_is_not_removed_under_whoever_puts_it() {
         let barrier = 100 + 2 * round;
         store.put("bb", &from, "000007.sst", barrier).unwrap();
         std::thread::scope(|scope| {
-            let removing = scope.spawn(|| store.retire(&[], &[], &|used_by| used_by >= barrier + 1).unwrap());
+            let removing = scope.spawn(|| store.retire(&[], &[], &|used_by| used_by > barrier).unwrap());
             let stored = store.put("bb", &from, "000007.sst", barrier + 1).unwrap();
             removing.join().unwrap();
             let path = dir.join("files").join(&stored.handle.name);

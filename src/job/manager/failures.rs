@@ -20,6 +20,11 @@ use crate::sources::SplitState;
 /// Failures further apart than this are not counted together.
 const FAILURE_SERIES: Duration = Duration::from_secs(600);
 
+/// What two messages of one failure have in common: folders and files have numbers that are others in each run.
+fn kind_of(message: &str) -> String {
+    message.chars().filter(|character| !character.is_ascii_digit()).collect()
+}
+
 impl Manager {
     /// A job failed: its group is restarted from its last checkpoint, or, after too many failures for the same reason, the job is stopped.
     pub(super) fn fail(&mut self, id: ObjectId, error: Error) {
@@ -36,7 +41,8 @@ impl Manager {
             return;
         }
         tracing::warn!(job = %job.job.name, %error, "a job failed");
-        let same = job.last_error.as_ref().is_some_and(|last| last.code() == error.code() && last.message() == error.message());
+        let same =
+            job.last_error.as_ref().is_some_and(|last| last.code() == error.code() && kind_of(last.message()) == kind_of(error.message()));
         // Failures that lie far apart are not one series.
         let series = same && job.failed_at.is_some_and(|at| at.elapsed() < FAILURE_SERIES);
         job.failures = if series { job.failures + 1 } else { 1 };
