@@ -23,7 +23,7 @@ use futures::TryStreamExt;
 use weir::job::Engine;
 use weir::job::engine::Seams;
 use weir::job::settings::Settings;
-use weir::job::status::{CheckpointState, JobState};
+use weir::job::status::CheckpointState;
 use weir::runtime::metrics;
 use weir::server::query::QueryRunner;
 use weir::server::session::{Reply, Session};
@@ -311,14 +311,22 @@ async fn measure_idle(arguments: &Arguments) -> Result<()> {
 
 // ---- many keys ----
 
-/// Starts a job over `keys` distinct keys in random order.
-async fn count_random_keys(session: &mut Session, keys: u64, more: &str) -> Result<()> {
+/// The rows that every distinct key once are: a connector table of persons, whose input does not end, so that what the job reports stays.
+async fn random_keys(session: &mut Session, keys: u64) -> Result<()> {
     // Persons are one event in fifty.
-    let source =
-        format!("CREATE TABLE person (id BIGINT) WITH (connector = 'nexmark', 'table' = 'person', 'events.num' = '{}'{more})", keys * 50);
-    execute(session, &source).await?;
-    execute(session, "CREATE TABLE out (key BIGINT, n BIGINT, greatest BIGINT) WITH (connector = 'blackhole')").await?;
-    execute(session, &format!("INSERT INTO out SELECT {RANDOM_KEY}, count(*), max(id) FROM person GROUP BY {RANDOM_KEY}")).await
+    let source = format!(
+        "CREATE TABLE person (id BIGINT) WITH (connector = 'nexmark', 'table' = 'person', 'events.num' = '{}', 'keep-alive' = 'true')",
+        keys * 50
+    );
+    execute(session, &source).await
+}
+
+/// Waits until the aggregate has taken in `keys` rows and what they bring is published.
+async fn all_in(engine: &Arc<Engine>, keys: u64) -> Result<()> {
+    while rows_in(engine)? < keys {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(engine.flush().await?)
 }
 
 async fn measure_distinct(arguments: &Arguments) -> Result<()> {
@@ -327,23 +335,26 @@ async fn measure_distinct(arguments: &Arguments) -> Result<()> {
     let engine = open(dir.path(), &[("memory", memory)]).await?;
     let mut session = session(&engine)?;
     let start = Instant::now();
-    count_random_keys(&mut session, keys, "").await?;
-    loop {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let rows = rows_in(&engine)?;
-        let finished = engine.board().read().jobs.iter().any(|job| job.state == JobState::Finished);
-        if rows >= keys || finished {
-            break;
-        }
-    }
-    let elapsed = start.elapsed().as_secs_f64();
-    println!(
-        "{keys} distinct random keys under {memory}: {:.0} keys/s over {elapsed:.0} s, {:.2} CPU s/s, peak resident {} MiB",
-        keys as f64 / elapsed,
-        cpu_seconds() / elapsed,
-        peak_mib()
-    );
+    random_keys(&mut session, keys).await?;
+    execute(&mut session, "CREATE TABLE out (key BIGINT, n BIGINT, greatest BIGINT) WITH (connector = 'blackhole')").await?;
+    execute(&mut session, &format!("INSERT INTO out SELECT {RANDOM_KEY}, count(*), max(id) FROM person GROUP BY {RANDOM_KEY}")).await?;
+    all_in(&engine, keys).await?;
+    let (elapsed, cpu, peak) = (start.elapsed().as_secs_f64(), cpu_seconds(), peak_mib());
+    // A key that is there once gives one row; one that was taken for another would give updates.
+    let groups: u64 = {
+        let board = engine.board().read();
+        let operators = board.jobs.iter().flat_map(|job| &job.operators).filter(|operator| operator.operator == "aggregate");
+        operators.map(|operator| metrics::get(&operator.metrics.rows_out)).sum()
+    };
     engine.shutdown().await;
+    if groups != keys {
+        return Err(format!("{keys} keys made {groups} groups").into());
+    }
+    println!(
+        "{keys} distinct random keys under {memory}: {:.0} keys/s over {elapsed:.1} s, {:.2} CPU s/s, peak resident {peak} MiB",
+        keys as f64 / elapsed,
+        cpu / elapsed,
+    );
     Ok(())
 }
 
@@ -373,13 +384,24 @@ async fn fill(arguments: &Arguments) -> Result<()> {
     let keys = arguments.number("--keys", 0)?;
     let engine = open(Path::new(dir), &[("checkpoint_interval", "0")]).await?;
     let mut session = session(&engine)?;
-    count_random_keys(&mut session, keys, ", 'keep-alive' = 'true'").await?;
-    while rows_in(&engine)? < keys {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    random_keys(&mut session, keys).await?;
+    let view = format!(
+        "CREATE MATERIALIZED VIEW counted AS SELECT {RANDOM_KEY} AS key, count(*) AS n, max(id) AS greatest FROM person GROUP BY {RANDOM_KEY}"
+    );
+    execute(&mut session, &view).await?;
+    all_in(&engine, keys).await?;
     engine.checkpoint().await?;
     println!("checkpointed");
     std::future::pending().await
+}
+
+/// What tells one answer of `counted` from another: its rows, and three sums over them.
+async fn whole_answer(session: &mut Session, relation: &str) -> Result<Vec<Option<i64>>> {
+    let mut sums = Vec::new();
+    for sum in ["count(*)", "sum(n)::bigint", "sum(key)::bigint", "sum(greatest)::bigint"] {
+        sums.push(value(session, &format!("SELECT {sum} FROM {relation}")).await?);
+    }
+    Ok(sums)
 }
 
 async fn recover(arguments: &Arguments) -> Result<()> {
@@ -387,21 +409,27 @@ async fn recover(arguments: &Arguments) -> Result<()> {
     let keys = arguments.number("--keys", 0)?;
     let start = Instant::now();
     let engine = open(Path::new(dir), &[]).await?;
-    while !engine.board().read().jobs.iter().any(|job| job.state == JobState::Running && job.barrier > 0) {
-        rows_in(&engine)?;
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    // A barrier that all subtasks have finished: they run.
+    let mut session = session(&engine)?;
+    // A key's count: it is looked up in what was restored, at a barrier that all subtasks have finished.
     engine.flush().await?;
+    let first = value(&mut session, &format!("SELECT n FROM counted WHERE key = {}", 1000 * 2654435761i64 % 4294967296)).await?;
     let elapsed = start.elapsed().as_secs_f64();
-    let (rows, bytes) = {
-        let board = engine.board().read();
-        let operators = board.jobs.iter().flat_map(|job| &job.operators).filter(|operator| operator.operator == "aggregate");
-        operators.fold((0, 0), |(rows, bytes), operator| {
-            (rows + metrics::get(&operator.metrics.state_rows), bytes + metrics::get(&operator.metrics.state_bytes))
-        })
-    };
-    println!("{keys} keys ({rows} rows and {} MiB by estimate) run {elapsed:.2} s after the start of the process's engine", bytes >> 20);
+    if first != Some(1) {
+        return Err(format!("the first key that was looked up has {first:?} rows").into());
+    }
+    // Input that was read again would have been counted twice, and what was lost would be missing.
+    let batch = format!("(SELECT {RANDOM_KEY} AS key, 1 AS n, id AS greatest FROM person_again) AS batch");
+    let again =
+        format!("CREATE TABLE person_again (id BIGINT) WITH (connector = 'nexmark', 'table' = 'person', 'events.num' = '{}')", keys * 50);
+    execute(&mut session, &again).await?;
+    let (restored, expected) = (whole_answer(&mut session, "counted").await?, whole_answer(&mut session, &batch).await?);
+    if restored != expected || restored[0] != Some(keys as i64) {
+        return Err(format!("restored {restored:?}, the batch answer is {expected:?}").into());
+    }
+    let rows = rows_in(&engine)?;
+    println!(
+        "{keys} keys: first answer {elapsed:.2} s after the start of the process's engine, {rows} rows read again; the whole view equals the batch answer"
+    );
     engine.shutdown().await;
     Ok(())
 }

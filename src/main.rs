@@ -142,8 +142,15 @@ async fn run(cli: Cli) -> Result<ExitCode> {
             let serving = tokio::spawn(pg::serve(listener, engine.clone()));
             wait_for_signal().await?;
             serving.abort();
-            engine.shutdown().await;
-            Ok(ExitCode::SUCCESS)
+            tokio::select! {
+                () = engine.shutdown() => Ok(ExitCode::SUCCESS),
+                // Whoever asks twice does not want to wait for the last checkpoint. Nothing is lost: the next start reads more of the log.
+                again = wait_for_signal() => {
+                    again?;
+                    eprintln!("weir: stopped without a last checkpoint");
+                    std::process::exit(130);
+                }
+            }
         }
         Some(Command::Sql { url, command }) => shell::run(&url, command.as_deref()).await,
         Some(Command::Run { file }) => {

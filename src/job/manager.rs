@@ -172,7 +172,14 @@ pub struct Manager {
     cohorts: Vec<Cohort>,
     tables_part: Option<TablesCheckpoint>,
     tables_incarnation: String,
-    shutdown: Option<oneshot::Sender<()>>,
+    shutdown: Option<Shutdown>,
+}
+
+/// A stop that is under way: it waits for a last checkpoint, up to a time.
+struct Shutdown {
+    /// When it does without the checkpoint: nothing is lost then, the next start reads more of the log.
+    deadline: Instant,
+    done: oneshot::Sender<()>,
 }
 
 impl Manager {
@@ -286,7 +293,7 @@ impl Manager {
             self.check_timeouts();
             self.make_barrier_if_due();
             self.publish_board();
-            if self.shutdown.is_some() && self.waiters.is_empty() && !self.writing && self.want_checkpoint.is_empty() {
+            if self.may_stop() {
                 for job in self.jobs.values_mut() {
                     job.stop_tasks();
                 }
@@ -297,12 +304,27 @@ impl Manager {
                         tracing::warn!(%error, "barrier numbers were not given back");
                     }
                 }
-                if let Some(done) = self.shutdown.take() {
+                if let Some(Shutdown { done, .. }) = self.shutdown.take() {
                     let _ = done.send(());
                 }
                 return;
             }
         }
+    }
+
+    /// Whether a stop is wanted and the checkpoint that it waits for has ended, or takes too long.
+    fn may_stop(&self) -> bool {
+        let Some(shutdown) = &self.shutdown else { return false };
+        if self.waiters.is_empty() && !self.writing && self.want_checkpoint.is_empty() {
+            return true;
+        }
+        let late = Instant::now() >= shutdown.deadline;
+        if late {
+            tracing::warn!(
+                "stopping without a last checkpoint, which was not complete in time; the next start reads the rest from the log"
+            );
+        }
+        late
     }
 
     fn handle(&mut self, event: Event) {
@@ -350,7 +372,8 @@ impl Manager {
             Event::Shutdown { done } => {
                 let (told, _) = oneshot::channel();
                 self.want_checkpoint.push(told);
-                self.shutdown = Some(done);
+                let deadline = Instant::now() + self.context.settings.read().shutdown_timeout;
+                self.shutdown = Some(Shutdown { deadline, done });
             }
         }
     }

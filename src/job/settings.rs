@@ -30,6 +30,8 @@ pub struct Settings {
     pub checkpoint_interval: Duration,
     /// How long a checkpoint may take before it counts as failed.
     pub checkpoint_timeout: Duration,
+    /// How long a stop waits for its last checkpoint.
+    pub shutdown_timeout: Duration,
     /// The least time from the end of a checkpoint to the beginning of the next.
     pub checkpoint_min_pause: Duration,
     /// How many complete checkpoints are kept.
@@ -68,6 +70,7 @@ pub const SETTINGS: &[SettingInfo] = &[
     setting("checkpoint_interval", "5 s", false, "time between two checkpoints; 0 for none"),
     setting("checkpoint_min_pause", "0 s", false, "least time from the end of a checkpoint to the beginning of the next"),
     setting("checkpoint_timeout", "10 min", false, "how long a checkpoint may take before it counts as failed"),
+    setting("shutdown_timeout", "30 s", false, "how long a stop waits for its last checkpoint before it does without"),
     setting("checkpoints_retained", "3", false, "how many complete checkpoints are kept"),
     setting("log_limit", "1 GiB", true, "how far the engine log may be ahead of its slowest reader before writers wait"),
     setting("max_row_bytes", "16 MiB", true, "the longest row"),
@@ -100,6 +103,7 @@ impl Settings {
             min_barrier_interval: Duration::ZERO,
             checkpoint_interval: Duration::ZERO,
             checkpoint_timeout: Duration::ZERO,
+            shutdown_timeout: Duration::ZERO,
             checkpoint_min_pause: Duration::ZERO,
             checkpoints_retained: 1,
             tolerable_checkpoint_failures: 0,
@@ -127,6 +131,7 @@ impl Settings {
             "barrier_interval" => self.barrier_interval = at_least(name, value, parse_duration(name, value)?, Duration::from_millis(1))?,
             "checkpoint_interval" => self.checkpoint_interval = parse_duration(name, value)?,
             "checkpoint_min_pause" => self.checkpoint_min_pause = parse_duration(name, value)?,
+            "shutdown_timeout" => self.shutdown_timeout = parse_duration(name, value)?,
             "checkpoint_timeout" => {
                 self.checkpoint_timeout = at_least(name, value, parse_duration(name, value)?, Duration::from_millis(1))?
             }
@@ -164,6 +169,7 @@ impl Settings {
             "checkpoint_interval" => show_duration(self.checkpoint_interval),
             "checkpoint_min_pause" => show_duration(self.checkpoint_min_pause),
             "checkpoint_timeout" => show_duration(self.checkpoint_timeout),
+            "shutdown_timeout" => show_duration(self.shutdown_timeout),
             "checkpoints_retained" => self.checkpoints_retained.to_string(),
             "log_limit" => show_bytes(self.log_limit),
             "max_row_bytes" => show_bytes(self.max_row_bytes),

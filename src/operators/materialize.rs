@@ -1,6 +1,8 @@
 //! The root of a materialized view: keeps the result's rows, one version for each barrier, and passes the changes on to the view's readers.
 //!
 //! # Invariants
+//! - An epoch whose changes memory is too short for goes into the store before its barrier, as far as it is settled what a key's changes come to. No version
+//!   shows any of it before the barrier.
 //! - What a barrier's version shows is the net of its epoch on the version before, whatever the order in which the changes came.
 //! - With an upsert key at most one row stands for a key at a barrier; without one, a row stands as often as its count says, never below zero.
 
@@ -20,6 +22,10 @@ use crate::stream::{Barrier, Batch};
 
 /// The barriers whose versions stay readable also when memory is short: enough for views of one statement to have one in common.
 const LEAST_RETAINED_BARRIERS: usize = 8;
+/// An epoch's changes that are fewer bytes stay in memory: to write them early would free next to nothing.
+const LEAST_WRITTEN_AHEAD_BYTES: usize = 1 << 20;
+/// Buffers that hold more than this many bytes are given back after an epoch.
+const MOST_KEPT_BYTES: usize = 4 << 20;
 /// The state tag of a view's rows.
 const ROWS: u8 = 0;
 /// Key group and state tag in front of every key.
@@ -121,14 +127,57 @@ impl RowLayout {
     }
 }
 
+/// The changes of an epoch, encoded: row i has key `keys[i]`, content `values[i]` (rows with an upsert key only) and weight `weights[i]`.
+#[derive(Default)]
+struct Changes {
+    keys: EncodedRows,
+    values: EncodedRows,
+    weights: Vec<i8>,
+}
+
+impl Changes {
+    fn memory_bytes(&self) -> usize {
+        self.keys.memory_size() + self.values.memory_size() + self.weights.capacity()
+    }
+
+    fn push(&mut self, key: &[u8], value: Option<&[u8]>, weight: i64) {
+        // Rows that stand apart for long are rare, those that do so often are rarer.
+        for _ in 0..weight.unsigned_abs() {
+            self.keys.push(key);
+            if let Some(value) = value {
+                self.values.push(value);
+            }
+            self.weights.push(weight.signum() as i8);
+        }
+    }
+
+    fn clear(&mut self) {
+        if self.memory_bytes() > MOST_KEPT_BYTES {
+            *self = Changes::default();
+        }
+        self.keys.clear();
+        self.values.clear();
+        self.weights.clear();
+    }
+
+    /// The changes of each key: the rows' numbers, by key in byte order.
+    fn by_key(&self) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..self.weights.len() as u32).collect();
+        order.sort_unstable_by(|a, b| self.keys.get(*a as usize).cmp(self.keys.get(*b as usize)));
+        order
+    }
+
+    fn is_same_key(&self, a: u32, b: u32) -> bool {
+        self.keys.get(a as usize) == self.keys.get(b as usize)
+    }
+}
+
 /// The operator. Rows of an epoch are buffered encoded, and netted when the barrier comes.
 pub struct Materialize {
     layout: std::sync::Arc<RowLayout>,
     store: VersionedStore,
-    /// The present epoch's changes: row i has key `keys[i]`, content `values[i]` and weight `weights[i]`.
-    keys: EncodedRows,
-    values: EncodedRows,
-    weights: Vec<i8>,
+    /// The present epoch's changes, as far as they are not in the store.
+    changes: Changes,
     last_barrier: u64,
     /// The barriers whose versions stay readable, oldest first.
     recent: std::collections::VecDeque<u64>,
@@ -141,35 +190,27 @@ impl Materialize {
         Materialize {
             layout,
             store,
-            keys: EncodedRows::default(),
-            values: EncodedRows::default(),
-            weights: Vec::new(),
+            changes: Changes::default(),
             last_barrier: 0,
             recent: std::collections::VecDeque::new(),
             retained_barriers,
         }
     }
 
-    /// The epoch's net changes, sorted by state key.
-    fn net(&mut self) -> Result<Writes> {
-        let mut order: Vec<u32> = (0..self.weights.len() as u32).collect();
-        order.sort_unstable_by(|a, b| self.keys.get(*a as usize).cmp(self.keys.get(*b as usize)));
-        let mut writes = Writes::new();
-        if self.layout.key.is_some() {
-            for run in order.chunk_by(|a, b| self.keys.get(*a as usize) == self.keys.get(*b as usize)) {
-                if let Some(row) = self.net_of_key(run)? {
-                    let key = self.keys.get(run[0] as usize);
-                    writes.push_parts(&[&state_prefix(key), key], row.map(|row| self.values.get(row as usize)))?;
-                }
-            }
-            writes.sort();
-            return Ok(writes);
-        }
-        let mut changed = Writes::new();
-        for run in order.chunk_by(|a, b| self.keys.get(*a as usize) == self.keys.get(*b as usize)) {
-            let weight: i64 = run.iter().map(|row| i64::from(self.weights[*row as usize])).sum();
+    /// The epoch's net changes, sorted by state key, and with `may_wait` the changes that say nothing yet: an epoch's changes come in any order, so that a row
+    /// can be taken back before it is there. At the barrier nothing may wait.
+    fn net(&self, may_wait: bool) -> Result<(Writes, Changes)> {
+        if self.layout.key.is_some() { self.net_of_keys(may_wait) } else { self.net_of_rows(may_wait) }
+    }
+
+    /// The net changes of rows that stand as often as they are counted.
+    fn net_of_rows(&self, may_wait: bool) -> Result<(Writes, Changes)> {
+        let changes = &self.changes;
+        let (mut writes, mut changed, mut waiting) = (Writes::new(), Writes::new(), Changes::default());
+        for run in changes.by_key().chunk_by(|a, b| changes.is_same_key(*a, *b)) {
+            let weight: i64 = run.iter().map(|row| i64::from(changes.weights[*row as usize])).sum();
             if weight != 0 {
-                let key = self.keys.get(run[0] as usize);
+                let key = changes.keys.get(run[0] as usize);
                 changed.push_parts(&[&state_prefix(key), key], Some(&encode_count(weight)))?;
             }
         }
@@ -181,37 +222,113 @@ impl Materialize {
             Ok(())
         })?;
         for ((key, weight), former) in changed.iter().zip(former) {
-            let count = former + decode_count(weight.unwrap_or_default())?;
-            match count {
+            let weight = decode_count(weight.unwrap_or_default())?;
+            match former + weight {
                 0 => writes.push(key, None)?,
-                1.. => writes.push(key, Some(&encode_count(count)))?,
+                count @ 1.. => writes.push(key, Some(&encode_count(count)))?,
+                _ if may_wait => waiting.push(&key[PREFIX_BYTES..], None, weight),
                 _ => return Err(Error::internal("a row was retracted from a view more often than it was added")),
             }
         }
-        Ok(writes)
+        Ok((writes, waiting))
     }
 
-    /// The net change of one key, whose changes are `run`: which of the epoch's rows it has now, that it has none, or nothing.
-    fn net_of_key(&self, run: &[u32]) -> Result<Option<Option<u32>>> {
-        if let [row] = run {
-            return Ok(Some((self.weights[*row as usize] > 0).then_some(*row)));
-        }
-        // Each content with a row that has it, and its weight.
-        let mut weights: Vec<(u32, i64)> = Vec::new();
-        for row in run {
-            let (value, weight) = (self.values.get(*row as usize), i64::from(self.weights[*row as usize]));
-            match weights.iter_mut().find(|(known, _)| self.values.get(*known as usize) == value) {
-                Some((_, sum)) => *sum += weight,
-                None => weights.push((*row, weight)),
+    /// The net changes of rows with an upsert key.
+    fn net_of_keys(&self, may_wait: bool) -> Result<(Writes, Changes)> {
+        let changes = &self.changes;
+        let order = changes.by_key();
+        let runs: Vec<&[u32]> = order.chunk_by(|a, b| changes.is_same_key(*a, *b)).collect();
+        // Where nothing of the epoch is in the store, and all of the epoch is here, the changes alone say what comes of them.
+        let former = if may_wait || self.store.is_ahead() { Some(self.stored_rows(&runs)?) } else { None };
+        let (mut writes, mut waiting) = (Writes::new(), Changes::default());
+        for (at, run) in runs.iter().enumerate() {
+            let key = changes.keys.get(run[0] as usize);
+            let former = former.as_ref().and_then(|rows| rows[at].as_deref());
+            match self.net_of_key(run, former) {
+                Net::Nothing => {}
+                Net::Row(row) => writes.push_parts(&[&state_prefix(key), key], Some(row))?,
+                Net::NoRow => writes.push_parts(&[&state_prefix(key), key], None)?,
+                Net::Unsettled(weights) if may_wait => {
+                    for (row, weight) in weights {
+                        waiting.push(key, Some(row), weight - i64::from(former == Some(row)));
+                    }
+                }
+                Net::Unsettled(weights) => {
+                    let mut added = weights.iter().filter(|(_, weight)| *weight > 0);
+                    match (added.next(), added.next()) {
+                        (Some((row, 1)), None) => writes.push_parts(&[&state_prefix(key), key], Some(row))?,
+                        (None, _) => writes.push_parts(&[&state_prefix(key), key], None)?,
+                        _ => return Err(Error::internal("two rows stand for one key of a view at a barrier")),
+                    }
+                }
             }
         }
-        let mut added = weights.iter().filter(|(_, weight)| *weight > 0);
-        match (added.next(), added.next()) {
-            (Some((row, 1)), None) => Ok(Some(Some(*row))),
-            (None, _) => Ok(weights.iter().any(|(_, weight)| *weight < 0).then_some(None)),
-            _ => Err(Error::internal("two rows stand for one key of a view at a barrier")),
+        writes.sort();
+        Ok((writes, waiting))
+    }
+
+    /// The row that the store has for the key of each of `runs`.
+    fn stored_rows(&self, runs: &[&[u32]]) -> Result<Vec<Option<Box<[u8]>>>> {
+        let mut keys = Writes::new();
+        for run in runs {
+            let key = self.changes.keys.get(run[0] as usize);
+            keys.push_parts(&[&state_prefix(key), key], None)?;
+        }
+        let mut order: Vec<usize> = (0..runs.len()).collect();
+        order.sort_unstable_by(|a, b| keys.key(*a).cmp(keys.key(*b)));
+        let sorted: Vec<&[u8]> = order.iter().map(|at| keys.key(*at)).collect();
+        let mut rows = vec![None; runs.len()];
+        self.store.get_latest(&sorted, &mut |at, row| {
+            rows[order[at]] = Some(row.into());
+            Ok(())
+        })?;
+        Ok(rows)
+    }
+
+    /// What the changes `run` of one key come to, where `former` is the row that the store has for it; `None` also where it need not be known.
+    fn net_of_key<'a>(&'a self, run: &[u32], former: Option<&'a [u8]>) -> Net<'a> {
+        let changes = &self.changes;
+        if let ([row], None) = (run, former)
+            && changes.weights[*row as usize] > 0
+        {
+            return Net::Row(changes.values.get(*row as usize));
+        }
+        // Each content, and how often it stands.
+        let mut weights: Vec<(&[u8], i64)> = former.map(|row| (row, 1)).into_iter().collect();
+        for row in run {
+            let (value, weight) = (changes.values.get(*row as usize), i64::from(changes.weights[*row as usize]));
+            match weights.iter_mut().find(|(known, _)| *known == value) {
+                Some((_, sum)) => *sum += weight,
+                None => weights.push((value, weight)),
+            }
+        }
+        let settled = weights.iter().all(|(_, weight)| *weight >= 0);
+        let mut standing = weights.iter().filter(|(_, weight)| *weight != 0);
+        match (standing.next(), standing.next()) {
+            (None, _) if former.is_some() => Net::NoRow,
+            (None, _) => Net::Nothing,
+            (Some((row, 1)), None) if former == Some(row) => Net::Nothing,
+            (Some((row, 1)), None) if settled => Net::Row(row),
+            _ => Net::Unsettled(weights),
         }
     }
+
+    /// Moves what is settled of the present epoch's changes into the store, where no version shows it yet.
+    fn write_ahead(&mut self) -> Result<()> {
+        // The changes of a key say what comes of them only together with the row that it has.
+        let (writes, waiting) = self.net(true)?;
+        self.changes = waiting;
+        self.store.write_ahead(&writes)
+    }
+}
+
+/// What the changes of one key come to.
+enum Net<'a> {
+    Nothing,
+    Row(&'a [u8]),
+    NoRow,
+    /// How often each row stands, the former one too: other changes of the epoch are to come, or the row before is not known.
+    Unsettled(Vec<(&'a [u8], i64)>),
 }
 
 /// What stands before an encoded key in a view's state.
@@ -222,13 +339,14 @@ fn state_prefix(key: &[u8]) -> [u8; PREFIX_BYTES] {
 
 impl Operator for Materialize {
     fn process(&mut self, _input: usize, batch: Batch, out: &mut dyn Output) -> Result<()> {
-        self.layout.encode_keys(&batch.rows, &mut self.keys)?;
+        let changes = &mut self.changes;
+        self.layout.encode_keys(&batch.rows, &mut changes.keys)?;
         if self.layout.key.is_some() {
-            self.layout.row_codec.encode_into(batch.rows.columns(), batch.num_rows(), &mut self.values)?;
+            self.layout.row_codec.encode_into(batch.rows.columns(), batch.num_rows(), &mut changes.values)?;
         }
         match &batch.kinds {
-            None => self.weights.resize(self.weights.len() + batch.num_rows(), 1),
-            Some(kinds) => self.weights.extend(kinds.0.iter().map(|kind| 1 - 2 * (*kind & 1) as i8)),
+            None => changes.weights.resize(changes.weights.len() + batch.num_rows(), 1),
+            Some(kinds) => changes.weights.extend(kinds.0.iter().map(|kind| 1 - 2 * (*kind & 1) as i8)),
         }
         out.emit(batch)
     }
@@ -242,22 +360,18 @@ impl Operator for Materialize {
         if let Some(oldest) = self.recent.front() {
             self.store.release(*oldest)?;
         }
-        if self.weights.is_empty() {
+        if self.changes.weights.is_empty() {
             return self.store.advance(barrier.number);
         }
-        let mut writes = self.net()?;
-        self.keys.clear();
-        self.values.clear();
-        self.weights.clear();
+        let (mut writes, _) = self.net(false)?;
+        self.changes.clear();
         if faults::is_planted(Fault::HalfEpochPublished) && self.layout.key.is_some() {
             let mut published = Writes::new();
             for (at, (key, row)) in writes.iter().enumerate() {
                 if at < writes.len().div_ceil(2) {
                     published.push(key, row)?;
                 } else {
-                    self.keys.push(&key[PREFIX_BYTES..]);
-                    self.values.push(row.unwrap_or_default());
-                    self.weights.push(if row.is_some() { 1 } else { -1 });
+                    self.changes.push(&key[PREFIX_BYTES..], Some(row.unwrap_or_default()), if row.is_some() { 1 } else { -1 });
                 }
             }
             writes = published;
@@ -284,7 +398,7 @@ impl Stateful for Materialize {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.store.overlay_bytes() + self.keys.memory_size() + self.values.memory_size() + self.weights.len()
+        self.store.overlay_bytes() + self.changes.memory_bytes()
     }
 
     fn shrink(&mut self, target_bytes: usize, _out: &mut dyn Output) -> Result<()> {
@@ -295,6 +409,9 @@ impl Stateful for Materialize {
             if let Some(oldest) = self.recent.front() {
                 self.store.release(*oldest)?;
             }
+        }
+        if self.memory_bytes() > target_bytes && self.changes.memory_bytes() >= LEAST_WRITTEN_AHEAD_BYTES {
+            self.write_ahead()?;
         }
         Ok(())
     }
@@ -332,3 +449,6 @@ impl RowReader {
         self.layout.decode(entries.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))).map(Some)
     }
 }
+
+#[cfg(test)]
+mod tests;

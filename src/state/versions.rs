@@ -9,6 +9,8 @@
 //! shared read-only with the readers. [`VersionedStore::fold`] writes overlays into the base, which begins a new *generation*: the former base stays
 //! readable through a snapshot of the backend, together with the overlays that were folded, as long as a version of it is needed.
 //!
+//! An epoch too large for memory goes into the base before it has a version ([`VersionedStore::write_ahead`]); readers keep to the snapshots taken before.
+//!
 //! To read a version is to read the overlays up to it, the newest first, and then the base. Versions that are no longer needed one by one have their
 //! overlays merged, in such a way that each is at least twice as large as the next: reading costs the number of versions kept plus a logarithm.
 //!
@@ -43,6 +45,8 @@ pub struct VersionedStore {
     versions: Arc<Versions>,
     newest_sender: watch::Sender<u64>,
     overlay_bytes: Arc<AtomicUsize>,
+    /// Whether the base has changes that no version shows yet.
+    is_ahead: bool,
 }
 
 /// The versions of a store, for any number of readers on any thread.
@@ -74,7 +78,13 @@ impl VersionedStore {
         let (newest_sender, newest_receiver) = watch::channel(base_version);
         let published = Published { oldest: base_version, newest: base_version, generations: VecDeque::from([present]) };
         let versions = Arc::new(Versions { published: RwLock::new(published), newest_receiver });
-        let store = VersionedStore { backend, versions: versions.clone(), newest_sender, overlay_bytes: Arc::new(AtomicUsize::new(0)) };
+        let store = VersionedStore {
+            backend,
+            versions: versions.clone(),
+            newest_sender,
+            overlay_bytes: Arc::new(AtomicUsize::new(0)),
+            is_ahead: false,
+        };
         Ok((store, versions))
     }
 
@@ -83,7 +93,7 @@ impl VersionedStore {
         self.versions.published.read().newest
     }
 
-    /// Looks up `keys`, sorted and distinct, in the newest version. `found(i, value)` is called once for each key that exists, in no order.
+    /// Looks up `keys`, sorted and distinct, in the newest version and what was written ahead of the next. `found(i, value)` is called once for each key that exists, in no order.
     pub fn get_latest(&self, keys: &[&[u8]], found: &mut dyn FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
         let overlays = self.versions.published.read().present().overlays.clone();
         if overlays.is_empty() {
@@ -105,6 +115,10 @@ impl VersionedStore {
         if changes.is_empty() {
             return self.advance(version);
         }
+        if self.is_ahead {
+            self.backend.write(&changes)?;
+            return self.advance(version);
+        }
         let overlay = Arc::new(Overlay::new(version, changes, self.overlay_bytes.clone()));
         self.publish(version, |present| present.overlays.push(overlay))
     }
@@ -114,7 +128,41 @@ impl VersionedStore {
         if version == self.newest() {
             return Ok(());
         }
-        self.publish(version, |_| {})
+        if !self.is_ahead {
+            return self.publish(version, |_| {});
+        }
+        let present = Generation { base_version: version, base: self.backend.snapshot()?, overlays: Vec::new() };
+        self.publish(version, |_| {})?;
+        self.is_ahead = false;
+        self.begin(present, 0);
+        Ok(())
+    }
+
+    /// Writes a part of what the next version changes (sorted by key, at most one a key) into the base. The next [`VersionedStore::write`] or
+    /// [`VersionedStore::advance`] makes it visible; no version before shows it. All that is published is folded first, and an error leaves the store as
+    /// [`VersionedStore::fold`] does.
+    pub fn write_ahead(&mut self, changes: &Writes) -> Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.fold(self.newest())?;
+        self.is_ahead = true;
+        self.backend.write(changes)
+    }
+
+    /// Whether something was written ahead of the next version.
+    pub fn is_ahead(&self) -> bool {
+        self.is_ahead
+    }
+
+    /// Makes `present` the present generation; `kept` overlays stay in the former one.
+    fn begin(&mut self, present: Generation, kept: usize) {
+        let mut published = self.versions.published.write();
+        published.present_mut().overlays.truncate(kept);
+        published.generations.push_back(present);
+        let unneeded = published.take_unneeded();
+        drop(published);
+        drop(unneeded);
     }
 
     fn publish(&mut self, version: u64, change: impl FnOnce(&mut Generation)) -> Result<()> {
@@ -159,12 +207,7 @@ impl VersionedStore {
             Ok(!writes.is_empty())
         })?;
         let present = Generation { base_version: through, base: self.backend.snapshot()?, overlays: overlays[count..].to_vec() };
-        let mut published = self.versions.published.write();
-        published.present_mut().overlays.truncate(count);
-        published.generations.push_back(present);
-        let unneeded = published.take_unneeded();
-        drop(published);
-        drop(unneeded);
+        self.begin(present, count);
         Ok(())
     }
 

@@ -68,6 +68,69 @@ async fn a_checkpoint_that_takes_too_long_fails_for_its_group_alone() {
     weir.engine.shutdown().await;
 }
 
+/// A job over a connector that has an end.
+const BOUNDED: &str =
+    "CREATE TABLE bid (auction BIGINT, price BIGINT) WITH (connector = 'nexmark', 'table' = 'bid', 'events.num' = '1000');
+    CREATE SINK counted WITH (connector = 'blackhole') AS SELECT auction, count(*) AS n FROM bid GROUP BY auction";
+
+/// Holds up, or fails, the first part of the last checkpoint of a bounded job.
+async fn at_its_last_checkpoint(dir: &tempfile::TempDir, settings: &[(&str, &str)], effect: Effect) -> Embedded {
+    let mut weir = Embedded::open(&dir.path().join("data"), settings).await;
+    weir.gate.add("last", "hard_link", &["/scratch/", "images"], effect);
+    weir.must(BOUNDED).await;
+    eventually("the last checkpoint", || weir.gate.met("last") > 0).await;
+    weir
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_for_a_checkpoint_waits_no_longer_for_a_job_that_has_finished() {
+    let dir = tempfile::tempdir().unwrap();
+    let weir = at_its_last_checkpoint(&dir, &[("checkpoint_interval", "0")], Effect::Hold).await;
+    // It is asked for while the last one is under way, so it would be one after the last.
+    let engine = weir.engine.clone();
+    let checkpoint = tokio::spawn(async move { engine.checkpoint().await });
+    let barriers = weir.engine.board().read().barriers;
+    eventually("the barrier of the checkpoint that is asked for", || weir.engine.board().read().barriers > barriers).await;
+    weir.gate.remove("last");
+    let done = tokio::time::timeout(crate::server::PATIENCE, checkpoint).await.expect("CHECKPOINT returns").unwrap();
+    assert_eq!(done, Ok(()));
+    assert_eq!(weir.job("counted").state, JobState::Finished);
+    tokio::time::timeout(crate::server::PATIENCE, weir.engine.shutdown()).await.expect("the engine stops");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_checkpoint_of_a_bounded_job_is_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let weir = at_its_last_checkpoint(&dir, &[("checkpoint_interval", "0")], Effect::Fail).await;
+    eventually("a failed checkpoint", || weir.checkpoints("counted", CheckpointState::Failed) > 0).await;
+    assert_eq!(weir.job("counted").state, JobState::Running);
+    weir.gate.remove("last");
+    eventually("the end of the job", || weir.job("counted").state == JobState::Finished).await;
+    assert_eq!(weir.job("counted").restarts, 0);
+    weir.engine.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_does_without_a_checkpoint_that_does_not_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut weir = two_groups(&dir, &[("checkpoint_interval", "0"), ("shutdown_timeout", "100 ms")]).await;
+    let scratch = weir.scratch("slow");
+    weir.gate.add("late", "hard_link", &[&scratch, "images"], Effect::Hold);
+    weir.must("INSERT INTO t VALUES (2)").await;
+    let gate = weir.gate.clone();
+    let engine = weir.engine.clone();
+    let stopped = tokio::spawn(async move { engine.shutdown().await });
+    eventually("a part that is held", || gate.met("late") > 0).await;
+    // Its thread has to end as well, which waits for the disk.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    gate.remove("late");
+    tokio::time::timeout(crate::server::PATIENCE, stopped).await.expect("the engine stops").unwrap();
+    drop(weir);
+    let mut weir = Embedded::open(&dir.path().join("data"), &[]).await;
+    assert_eq!(weir.count("SELECT count(*) FROM slow").await, 2);
+    weir.engine.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failing_checkpoints_restart_their_group_alone() {
     let dir = tempfile::tempdir().unwrap();

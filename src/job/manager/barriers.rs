@@ -30,7 +30,8 @@ impl Manager {
     pub(super) fn next_deadline(&mut self) -> Option<Instant> {
         self.regroup();
         let settings = self.context.settings.read();
-        let mut deadline = self.next_timeout(&settings);
+        let stop = self.shutdown.as_ref().map(|shutdown| shutdown.deadline);
+        let mut deadline = self.next_timeout(&settings).into_iter().chain(stop).min();
         if self.reserving {
             return deadline; // There is no number for a barrier yet.
         }

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weir_catalog::{Error, ObjectId, Result, SqlState};
 
-use super::{Event, Manager};
+use super::{Event, Manager, RETRY_PAUSE};
 use crate::checkpoint::snapshot::{SnapshotCost, SubtaskSnapshot, store_part};
 use crate::checkpoint::{JobCheckpoint, OperatorCheckpoint, TablesCheckpoint};
 use crate::job::build::BuildContext;
@@ -39,12 +39,14 @@ pub(super) struct Schedule {
     changed: bool,
     /// How many failed one after another.
     failures: usize,
+    /// Whether the last one failed.
+    failed: bool,
 }
 
 impl Schedule {
     /// The schedule of a job that begins, in step with checkpoints that began at `started`.
     pub(super) fn new(started: Instant) -> Schedule {
-        Schedule { started, ended: None, commit: 0, changed: true, failures: 0 }
+        Schedule { started, ended: None, commit: 0, changed: true, failures: 0, failed: false }
     }
 
     /// A barrier that is no checkpoint's of this job goes to it. One that brings nothing new changes nothing: else the checkpoints of two groups, each with
@@ -73,6 +75,11 @@ impl Schedule {
         Some(self.ended.map_or(regular, |ended| regular.max(ended + settings.checkpoint_min_pause)))
     }
 
+    /// When one that is asked for may begin: at once, but not at once after one that failed, which the next would as well.
+    fn wanted(&self, at_once: Instant) -> Instant {
+        self.ended.filter(|_| self.failed).map_or(at_once, |ended| at_once.max(ended + RETRY_PAUSE))
+    }
+
     /// The schedule of both together.
     fn with(self, other: Schedule) -> Schedule {
         Schedule {
@@ -81,12 +88,14 @@ impl Schedule {
             commit: self.commit.min(other.commit),
             changed: self.changed || other.changed,
             failures: self.failures.max(other.failures),
+            failed: self.failed || other.failed,
         }
     }
 
     fn end(&mut self, failed: bool) {
         self.ended = Some(Instant::now());
         self.changed |= failed;
+        self.failed = failed;
     }
 }
 
@@ -163,7 +172,7 @@ impl Manager {
             }
         }
         let together = together?;
-        if wanted { Some(self.last_barrier_at) } else { together.due(settings) }
+        if wanted { Some(together.wanted(self.last_barrier_at)) } else { together.due(settings) }
     }
 
     /// As [`Manager::checkpoint_due`], for the stored tables.
@@ -171,7 +180,11 @@ impl Manager {
         if self.tables_under_way.is_some() {
             return None;
         }
-        if self.tables_wanted.is_some() { Some(self.last_barrier_at) } else { self.tables_schedule.due(settings) }
+        if self.tables_wanted.is_some() {
+            Some(self.tables_schedule.wanted(self.last_barrier_at))
+        } else {
+            self.tables_schedule.due(settings)
+        }
     }
 
     /// Who asked for a checkpoint waits for one at `barrier` or later of everything that is live there.
@@ -353,6 +366,12 @@ impl Manager {
                 job.schedule.failures = 0;
             }
             is_reached(&mut job.wanted);
+            // A job that has read all its input ends with a checkpoint that succeeds, whatever the interval.
+            if error.is_some()
+                && let Some(at) = job.ends_at
+            {
+                job.wanted.get_or_insert(at);
+            }
         }
         let ended_us = self.context.clock.now_us();
         self.on_board(ended.barrier, ended.jobs.first().copied(), |status| status.end(ended_us, error));

@@ -338,6 +338,8 @@ impl Manager {
             let _ = waiter.send(Ok(()));
         }
         self.groups.stale = true;
+        // It has no later checkpoint than its last: whoever waits for one has all of it.
+        self.checkpoint_without(id);
         self.check_flushes();
     }
 }

@@ -14,6 +14,8 @@ enum Action {
     /// Changes as the version that is this much newer.
     Write(u64, Writes),
     Advance(u64),
+    /// Changes in two parts, the first ahead of the version that is this much newer.
+    Ahead(u64, Writes, Writes),
     /// Fold up to the newest version less this much, where that is allowed.
     Fold(u64),
     /// Release up to the newest version less this much.
@@ -26,6 +28,7 @@ fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
         8 => (1..3u64, writes()).prop_map(|(step, writes)| Action::Write(step, writes)),
         1 => (0..4u64).prop_map(Action::Advance),
+        2 => (1..3u64, writes(), writes()).prop_map(|(step, first, rest)| Action::Ahead(step, first, rest)),
         2 => (0..4u64).prop_map(Action::Fold),
         3 => (0..6u64).prop_map(Action::Release),
         2 => (0..6u64).prop_map(Action::Open),
@@ -56,6 +59,26 @@ fn check_actions(kind: Kind, actions: Vec<Action>, from: Vec<u8>, to: Vec<u8>) -
                 let model = models[&newest].clone();
                 models.extend((newest + 1..=newest + step).map(|version| (version, model.clone())));
                 store.advance(newest + step)?;
+            }
+            Action::Ahead(step, first, rest) => {
+                let mut model = models[&newest].clone();
+                models.extend((newest + 1..newest + step).map(|version| (version, model.clone())));
+                store.write_ahead(&first)?;
+                if store.is_ahead() {
+                    folded = newest;
+                }
+                prop_assert_eq!(store.is_ahead(), !first.is_empty());
+                let before = versions.open(newest).expect("the newest version");
+                prop_assert_eq!(&content(before.as_ref(), &[], &[]), &model, "what is ahead is not seen");
+                apply(&mut model, &first);
+                apply(&mut model, &rest);
+                models.insert(newest + step, model);
+                let was_ahead = store.is_ahead();
+                store.write(newest + step, rest)?;
+                if was_ahead {
+                    folded = newest + step;
+                }
+                prop_assert!(!store.is_ahead());
             }
             Action::Fold(back) => {
                 let through = newest.saturating_sub(back).max(oldest).max(folded);
