@@ -68,6 +68,8 @@ faults! {
     BarrierNumberReused, "barrier-number-reused", TestsBesideTheCode;
     /// A key whose value only memory has is evicted without being written.
     DirtyKeyLostAtEviction, "dirty-key-lost-at-eviction", TestsBesideTheCode;
+    /// A key that was written counts as one that the backend does not have.
+    WrittenKeyMissingInFilter, "written-key-missing-in-filter", TestsBesideTheCode;
     /// A checkpoint names files that were not fsynced.
     CheckpointFileNotSynced, "checkpoint-file-not-synced", TestsBesideTheCode;
     /// A start leaves out the first commit behind the checkpoint of the stored tables.

@@ -1,5 +1,7 @@
 //! Keyed state that an operator works on in memory: the active keys of one state tag interned to dense slots, written behind to a [`StateBackend`].
 //!
+//! A batch asks the backend only for keys that a [`KeyFilter`] does not call absent.
+//!
 //! The operator keeps a key's value in columns of its own, indexed by slot ([`StateColumns`]); this file knows the keys, which of them the backend has,
 //! which are dirty, and when each was last used. A batch costs one hash lookup a row and at most one sorted multi-get; dirty keys are written back
 //! sorted by [`Groups::write_back`]; keys that were not used lately leave memory in [`Groups::evict`].
@@ -17,7 +19,8 @@ use arrow::datatypes::DataType;
 use hashbrown::HashTable;
 use weir_catalog::{Error, Result, SqlState};
 
-use super::key_codec::{EncodedRows, KeyCodec, append_state_prefix};
+use super::key_codec::{EncodedRows, KeyCodec, STATE_PREFIX_BYTES, append_state_prefix};
+use super::key_filter::KeyFilter;
 use super::row_codec::RowCodec;
 use super::{StateBackend, Writes};
 use crate::seams::faults::{self, Fault};
@@ -84,6 +87,8 @@ pub struct Groups {
     loaded: usize,
     touched: Vec<u32>,
     dirty: Vec<u32>,
+    /// The keys that the backend may have.
+    filter: KeyFilter,
 }
 
 impl Groups {
@@ -111,6 +116,7 @@ impl Groups {
             loaded: 0,
             touched: Vec::new(),
             dirty: Vec::new(),
+            filter: KeyFilter::new(),
         })
     }
 
@@ -256,10 +262,28 @@ impl Groups {
         columns.grow(len);
         self.flags.resize(len, 0);
         self.last_used.resize(len, self.clock);
-        let slots: Vec<u32> = (first as u32..len as u32).collect();
-        let encoded = self.encode_int64_keys(&slots)?;
-        if let Some(encoded) = &encoded {
-            self.key_groups.extend(encoded.iter().map(|key| key_group(key_hash(key))));
+        self.filter.read_on(backend, self.tag)?;
+        let mut slots: Vec<u32> = (first as u32..len as u32).collect();
+        let mut encoded = self.encode_int64_keys(&slots)?;
+        let new_hashes: Vec<u64>;
+        let hashes: &[u64] = match (&self.keys, &encoded) {
+            (Keys::Encoded { hashes, .. }, _) => &hashes[first..],
+            (Keys::Int64 { .. }, encoded) => {
+                new_hashes = encoded.iter().flat_map(EncodedRows::iter).map(key_hash).collect();
+                self.key_groups.extend(new_hashes.iter().map(|hash| key_group(*hash)));
+                &new_hashes
+            }
+        };
+        if self.filter.is_complete() {
+            let possible = self.filter.possible(hashes);
+            if possible.len() < slots.len() {
+                encoded = encoded.map(|keys| keys.select(&possible));
+                slots = possible.into_iter().map(|i| first as u32 + i).collect();
+            }
+        }
+        self.loaded = len;
+        if slots.is_empty() {
+            return Ok(());
         }
         let state_keys = self.state_keys(&slots, encoded.as_ref());
         let order = sorted_order(&state_keys);
@@ -277,7 +301,6 @@ impl Groups {
                 self.flags[slot as usize] |= STORED;
             }
         }
-        self.loaded = len;
         Ok(())
     }
 
@@ -392,10 +415,15 @@ impl Groups {
                 }
                 *flags = if empty { *flags & !(DIRTY | STORED) } else { (*flags & !DIRTY) | STORED };
             }
+            let misses_filter = faults::is_planted(Fault::WrittenKeyMissingInFilter);
             let mut values = EncodedRows::new();
             self.row_codec.encode_into(&columns.store(&kept)?, kept.len(), &mut values)?;
             for (i, row) in written {
-                writes.push(pending.keys.get(i as usize), row.map(|row| values.get(row as usize)))?;
+                let key = pending.keys.get(i as usize);
+                if row.is_some() && !misses_filter {
+                    self.filter.insert(key_hash(&key[STATE_PREFIX_BYTES..]));
+                }
+                writes.push(key, row.map(|row| values.get(row as usize)))?;
             }
         }
         Ok(true)
@@ -501,7 +529,7 @@ impl Groups {
         kept
     }
 
-    /// The memory held, bytes; the columns not counted.
+    /// The memory held, bytes; the columns and [`Groups::filter_bytes`] not counted.
     pub fn memory_bytes(&self) -> usize {
         let keys = match &self.keys {
             Keys::Int64 { values, .. } => values.capacity() * 8,
@@ -509,6 +537,16 @@ impl Groups {
         };
         let lists = self.last_used.capacity() + self.touched.capacity() + self.dirty.capacity();
         keys + self.table.allocation_size() + self.key_groups.capacity() * 2 + self.flags.capacity() + lists * 4
+    }
+
+    /// The memory held for keys whether they are in memory or not, bytes: evicting frees none of it.
+    pub fn filter_bytes(&self) -> usize {
+        self.filter.memory_bytes()
+    }
+
+    /// Does without the memory of [`Groups::filter_bytes`] from here on: every key that is not in memory is looked up.
+    pub fn drop_filter(&mut self) {
+        self.filter.give_up();
     }
 
     /// The encoded form of BIGINT keys; `None` where keys are held encoded.

@@ -104,6 +104,14 @@ impl EncodedRows {
         self.offsets.windows(2).map(|ends| &self.bytes[ends[0]..ends[1]])
     }
 
+    /// The rows at `positions`.
+    pub fn select(&self, positions: &[u32]) -> EncodedRows {
+        let mut selected = EncodedRows::new();
+        selected.offsets.reserve(positions.len());
+        positions.iter().for_each(|i| selected.push(self.get(*i as usize)));
+        selected
+    }
+
     /// The rows in byte order, equal ones once.
     pub fn distinct(&self) -> Vec<&[u8]> {
         let mut rows: Vec<&[u8]> = self.iter().collect();

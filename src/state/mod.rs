@@ -12,6 +12,7 @@ use crate::stream::KeyGroupRange;
 pub mod descriptor;
 pub mod groups;
 pub mod key_codec;
+pub mod key_filter;
 pub mod memory;
 pub mod memory_pool;
 pub mod rocks;

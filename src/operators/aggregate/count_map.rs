@@ -198,7 +198,17 @@ impl CountMap {
     /// The memory held, bytes.
     pub fn memory_bytes(&self) -> usize {
         let runs: usize = self.runs.iter().map(|run| run.capacity() * 4).sum();
-        self.groups.memory_bytes() + self.counts.memory_bytes() + runs
+        self.groups.memory_bytes() + self.groups.filter_bytes() + self.counts.memory_bytes() + runs
+    }
+
+    /// What of it evicting does not free: see [`Groups::filter_bytes`].
+    pub fn filter_bytes(&self) -> usize {
+        self.groups.filter_bytes()
+    }
+
+    /// See [`Groups::drop_filter`].
+    pub fn drop_filter(&mut self) {
+        self.groups.drop_filter();
     }
 
     /// The first present value of each group, `bounds[i]` being a value (of the map's type) that none of group `i` comes before; NULL where there is

@@ -346,6 +346,10 @@ impl Aggregate {
         Ok(())
     }
 
+    fn filter_bytes(&self) -> usize {
+        self.groups.filter_bytes() + self.maps.iter().map(|(map, _)| map.filter_bytes()).sum::<usize>()
+    }
+
     fn write_back(&mut self) -> Result<()> {
         self.groups.write_back(self.state.as_mut(), &self.accumulators)?;
         self.maps.iter_mut().try_for_each(|(map, _)| map.write_back(self.state.as_mut()))
@@ -404,7 +408,7 @@ impl Stateful for Aggregate {
 
     fn memory_bytes(&self) -> usize {
         let maps: usize = self.maps.iter().map(|(map, _)| map.memory_bytes()).sum();
-        self.groups.memory_bytes() + self.accumulators.memory_bytes() + maps
+        self.groups.memory_bytes() + self.groups.filter_bytes() + self.accumulators.memory_bytes() + maps
     }
 
     fn shrink(&mut self, target_bytes: usize, out: &mut dyn Output) -> Result<()> {
@@ -418,7 +422,13 @@ impl Stateful for Aggregate {
             self.groups.lose_dirty_key();
         }
         self.write_back()?;
-        let ratio = target_bytes as f64 / held as f64;
+        // Filters are worth more than as many cached keys, but not more than all of them.
+        if self.filter_bytes() > target_bytes / 2 {
+            self.groups.drop_filter();
+            self.maps.iter_mut().for_each(|(map, _)| map.drop_filter());
+        }
+        let filters = self.filter_bytes();
+        let ratio = target_bytes.saturating_sub(filters) as f64 / held.saturating_sub(filters).max(1) as f64;
         let target = (self.groups.len() as f64 * ratio) as usize;
         self.groups.evict(target, &mut self.accumulators);
         self.maps.iter_mut().for_each(|(map, _)| map.evict(ratio));

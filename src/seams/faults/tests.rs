@@ -24,6 +24,7 @@ crate::caught_faults! {
     a_conflict_missed: ConflictMissed, by FIRST_COMMITTER, saying ["unwrap_err"];
     a_barrier_number_used_again: BarrierNumberReused, by BARRIER_NUMBERS, saying [" after "];
     a_dirty_key_lost_at_eviction: DirtyKeyLostAtEviction, by EVICTION, saying ["`left == right`", "count >= 0"];
+    a_written_key_missing_in_the_filter: WrittenKeyMissingInFilter, by EVICTION, saying ["`left == right`", "count >= 0"];
     a_checkpoint_file_that_is_not_fsynced: CheckpointFileNotSynced, by CHECKPOINTS_AND_POWER_LOSS, saying ["is damaged"];
 }
 
