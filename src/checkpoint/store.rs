@@ -196,8 +196,13 @@ impl CheckpointStore {
         self.files.sync_dir(&self.dir.join(FILES))?;
         let name = manifest_name(manifest.number);
         let temporary = self.dir.join(format!("{name}.tmp"));
-        self.files.write(&temporary, &manifest.encode()?)?;
-        self.files.rename(&temporary, &self.dir.join(&name))?;
+        let encoded = manifest.encode()?;
+        let placed = self.files.write(&temporary, &encoded).and_then(|()| self.files.rename(&temporary, &self.dir.join(&name)));
+        if let Err(error) = placed {
+            // On a full disk its bytes are worth having; where it can't be removed either, the next start does it.
+            let _ = self.files.remove(&temporary);
+            return Err(error);
+        }
         self.files.sync_dir(&self.dir)
     }
 

@@ -98,6 +98,8 @@ faults! {
     TableFileNameReused, "table-file-name-reused", TestsOfTheWhole;
     /// A file goes that a retained manifest names.
     RetainedFileDeleted, "retained-file-deleted", TestsOfTheWhole;
+    /// The log is kept from the newest checkpoint on, not from the oldest.
+    LogCutTooEarly, "log-cut-too-early", TestsOfTheWhole;
     /// A start takes files of a checkpoint as they are.
     ChecksumNotVerified, "checksum-not-verified", TestsOfTheWhole;
     /// A checkpoint says of a source where it stood one batch before.

@@ -126,6 +126,7 @@ impl Files for GatedFiles {
         LocalFiles.sync_dir(dir)
     }
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.0.pass("rename", from)?;
         LocalFiles.rename(from, to)
     }
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {

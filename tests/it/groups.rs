@@ -68,6 +68,28 @@ async fn a_checkpoint_that_takes_too_long_fails_for_its_group_alone() {
     weir.engine.shutdown().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_manifest_that_could_not_be_written_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut weir = two_groups(&dir, &[("checkpoint_interval", "0"), ("tolerable_checkpoint_failures", "10")]).await;
+    weir.gate.add("full", "rename", &["/checkpoints/"], Effect::Fail);
+    let error = weir.run("CHECKPOINT").await.unwrap_err();
+    assert_eq!(error.code().as_str(), "58030");
+    assert!(weir.gate.met("full") > 0);
+    let names = || -> Vec<String> {
+        let entries = std::fs::read_dir(dir.path().join("data/checkpoints")).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+    };
+    assert!(!names().iter().any(|name| name.ends_with(".tmp")), "{:?}", names());
+    weir.gate.remove("full");
+    weir.must("INSERT INTO t VALUES (2); CHECKPOINT").await;
+    weir.engine.shutdown().await;
+    drop(weir);
+    let mut weir = Embedded::open(&dir.path().join("data"), &[]).await;
+    assert_eq!(weir.count("SELECT count(*) FROM slow").await, 2);
+    weir.engine.shutdown().await;
+}
+
 /// A job over a connector that has an end.
 const BOUNDED: &str =
     "CREATE TABLE bid (auction BIGINT, price BIGINT) WITH (connector = 'nexmark', 'table' = 'bid', 'events.num' = '1000');

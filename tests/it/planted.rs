@@ -28,6 +28,8 @@ const CONNECTOR: Scenario =
 const CRASH: Scenario =
     Scenario { test: "crash::nothing_acknowledged_is_lost_and_nothing_is_doubled", environment: &[("WEIR_TEST_ROUNDS", "6")] };
 const CORRUPTION: Scenario = Scenario { test: "corruption::a_flipped_byte_is_found_or_does_no_harm", environment: &[] };
+const OLDER_CHECKPOINT: Scenario =
+    Scenario { test: "older_checkpoint::the_log_is_kept_from_the_oldest_checkpoint_on_and_no_further", environment: &[] };
 const BACKFILL: Scenario =
     Scenario { test: "backfill::a_view_made_while_its_inputs_change_misses_nothing", environment: &[("WEIR_TEST_ROUNDS", "4")] };
 
@@ -50,6 +52,7 @@ weir::caught_faults! {
     a_dirty_key_lost_at_a_checkpoint: DirtyKeyLostAtFlush, by MANY_EPOCHS_KILLED, saying WRONG_ANSWER;
     a_table_file_name_used_again: TableFileNameReused, by MANY_KEYS_RESCALED, saying DAMAGE;
     a_file_deleted_that_a_manifest_names: RetainedFileDeleted, by GROUP_BY_KILLED, saying DAMAGE;
+    a_log_cut_too_early: LogCutTooEarly, by OLDER_CHECKPOINT, saying ["log"];
     checksums_that_are_not_verified: ChecksumNotVerified, by CORRUPTION, saying ["is damaged", "is corrupted"];
     offsets_one_batch_behind: OffsetsOneBatchBehind, by CONNECTOR, saying ["are more than", "assertion `left == right` failed"];
     a_key_group_lost_by_rescaling: KeyGroupLost, by MANY_KEYS_RESCALED, saying WRONG_ANSWER;
@@ -87,6 +90,7 @@ controls! {
     crash: CRASH;
     corruption: CORRUPTION;
     backfill: BACKFILL;
+    older_checkpoint: OLDER_CHECKPOINT;
 }
 
 #[test]

@@ -379,12 +379,27 @@ impl<'a> WeirRun<'a> {
         if problems.is_empty() { Ok(()) } else { Err(format!("{when}:\n{}", problems.join("\n"))) }
     }
 
+    async fn reads_connectors(&self) -> Result<bool, String> {
+        let query = "SELECT 1 FROM weir_relations WHERE kind = 'table' AND connector IS NOT NULL";
+        let rows = self.session().await?.query(query).await.map_err(|e| describe(&e))?;
+        Ok(!rows.rows.is_empty())
+    }
+
     async fn restart(&mut self, tally: &mut Tally) -> Result<(), String> {
         self.flush().await?;
         if self.way == Way::Straight {
             return self.check(tally, "at a restart of the other ways").await;
         }
-        let before = self.made.content(&self.session().await?).await;
+        let mut before = self.made.content(&self.session().await?).await;
+        // What a connector gives without end in sight has no content to compare with: wait until it has come.
+        let mut unchanged = 0;
+        while self.reads_connectors().await? && unchanged < 3 {
+            tokio::time::sleep(std::time::Duration::from_millis(150)).await;
+            self.flush().await?;
+            let now = self.made.content(&self.session().await?).await;
+            unchanged = if before.differences(&now).is_empty() { unchanged + 1 } else { 0 };
+            before = now;
+        }
         self.server.kill();
         self.starts += 1;
         if self.way == Way::Rescale {
@@ -399,8 +414,7 @@ impl<'a> WeirRun<'a> {
         let session = self.session().await?;
         let mut differences = before.differences(&self.made.content(&session).await);
         // What came through a connector since the last checkpoint is read again: it is there a little later.
-        let connectors = session.query("SELECT 1 FROM weir_relations WHERE kind = 'table' AND connector IS NOT NULL").await;
-        if connectors.is_ok_and(|rows| !rows.rows.is_empty()) {
+        if self.reads_connectors().await? {
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
             while !differences.is_empty() && std::time::Instant::now() < deadline {
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;

@@ -11,6 +11,7 @@ use weir_catalog::{ObjectId, Result};
 use super::{Event, Manager};
 use crate::checkpoint::Manifest;
 use crate::job::status::JobState;
+use crate::seams::faults::{self, Fault};
 use crate::stream::BarrierNumber;
 
 impl Manager {
@@ -97,7 +98,10 @@ impl Manager {
     fn remove_unneeded(&mut self, dropped: Vec<u64>) {
         // What is durable: what is in memory only may be gone after a crash. An older retained checkpoint needs more of the log than the newest one.
         let positions = self.retained.iter().map(|manifest| manifest.log_position(|id| self.jobs.contains_key(&id)));
-        let mut needed = positions.min().unwrap_or(0);
+        let mut needed = positions.clone().min().unwrap_or(0);
+        if faults::is_planted(Fault::LogCutTooEarly) {
+            needed = positions.max().unwrap_or(0);
+        }
         let newest = self.retained.back();
         for (id, job) in &mut self.jobs {
             let checkpoint = newest.and_then(|durable| durable.jobs.get(id)).filter(|_| self.manifest.jobs.contains_key(id));
