@@ -52,7 +52,7 @@ weir::caught_faults! {
     a_dirty_key_lost_at_a_checkpoint: DirtyKeyLostAtFlush, by MANY_EPOCHS_KILLED, saying WRONG_ANSWER;
     a_table_file_name_used_again: TableFileNameReused, by MANY_KEYS_RESCALED, saying DAMAGE;
     a_file_deleted_that_a_manifest_names: RetainedFileDeleted, by GROUP_BY_KILLED, saying DAMAGE;
-    a_log_cut_too_early: LogCutTooEarly, by OLDER_CHECKPOINT, saying ["log"];
+    a_log_cut_too_early: LogCutTooEarly, by OLDER_CHECKPOINT, saying ["the engine log has commits"];
     checksums_that_are_not_verified: ChecksumNotVerified, by CORRUPTION, saying ["is damaged", "is corrupted"];
     offsets_one_batch_behind: OffsetsOneBatchBehind, by CONNECTOR, saying ["are more than", "assertion `left == right` failed"];
     a_key_group_lost_by_rescaling: KeyGroupLost, by MANY_KEYS_RESCALED, saying WRONG_ANSWER;
