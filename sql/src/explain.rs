@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use datafusion::logical_expr::Expr;
 
 use crate::graph::{AggregateCall, Distribution, Edge, Node, NodeId, NodeOp, StreamGraph};
-use crate::planner::expression_text;
+use crate::planner::{expression_text, written_text};
 
 /// The lines of the EXPLAIN of `graph`, whose operators have `parallelism` subtasks each.
 pub fn explain(graph: &StreamGraph, parallelism: usize) -> Vec<String> {
@@ -19,7 +19,7 @@ pub fn explain(graph: &StreamGraph, parallelism: usize) -> Vec<String> {
     for edge in graph.nodes.iter().flat_map(|node| &node.inputs) {
         readers[edge.from] += 1;
     }
-    let mut explainer = Explainer { graph, parallelism, readers, shared: HashMap::new(), lines: Vec::new() };
+    let mut explainer = Explainer { graph, parallelism, readers, names: readable_names(graph), shared: HashMap::new(), lines: Vec::new() };
     explainer.node(graph.root().id, None, 0);
     explainer.lines
 }
@@ -28,12 +28,43 @@ struct Explainer<'a> {
     graph: &'a StreamGraph,
     parallelism: usize,
     readers: Vec<usize>,
+    /// Parts of column names that are expressions as the binder made them, and as they were written.
+    names: Vec<(String, String)>,
     /// The numbers of the shared operators that have been shown.
     shared: HashMap<NodeId, usize>,
     lines: Vec<String>,
 }
 
+/// The names of columns that are made of an expression which was written in another way, longest first.
+fn readable_names(graph: &StreamGraph) -> Vec<(String, String)> {
+    let mut names = Vec::new();
+    for node in &graph.nodes {
+        let NodeOp::Calc { projection, .. } = &node.op else { continue };
+        for (expr, field) in projection.iter().zip(node.schema.fields()) {
+            if *field.name() == expression_text(expr) {
+                let name = (field.name().clone(), written_text(expr));
+                if name.0 != name.1 && !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+    }
+    names.sort_by(|(a, _), (b, _)| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+    names
+}
+
 impl Explainer<'_> {
+    /// A column's name, or the expression in it as it was written.
+    fn readable(&self, name: &str) -> String {
+        let mut readable = name.to_string();
+        for (internal, written) in &self.names {
+            if readable.contains(internal.as_str()) {
+                readable = readable.replace(internal.as_str(), written);
+            }
+        }
+        readable
+    }
+
     fn node(&mut self, id: NodeId, edge: Option<&Edge>, depth: usize) {
         let graph = self.graph;
         let node = &graph.nodes[id];
@@ -72,7 +103,7 @@ impl Explainer<'_> {
         }
         self.lines.push(format!("{indent}     {}", facts.join(", ")));
         if !node.bound.is_empty() {
-            self.lines.push(format!("{indent}     state: {}", node.bound));
+            self.lines.push(format!("{indent}     state: {}", self.readable(&node.bound.to_string())));
         }
         for edge in &node.inputs {
             self.node(edge.from, Some(edge), depth + 1);
@@ -90,7 +121,7 @@ impl Explainer<'_> {
 
     fn columns(&self, id: NodeId, positions: &[usize]) -> String {
         let schema = &self.graph.nodes[id].schema;
-        positions.iter().map(|&position| schema.field(position).name().as_str()).collect::<Vec<_>>().join(", ")
+        positions.iter().map(|&position| self.readable(schema.field(position).name())).collect::<Vec<_>>().join(", ")
     }
 
     fn all_columns(&self, id: NodeId) -> String {
@@ -110,8 +141,8 @@ impl Explainer<'_> {
             }
             NodeOp::Calc { filter, projection, .. } => {
                 let columns =
-                    projection.iter().zip(node.schema.fields()).map(|(expr, field)| projected(expr, field.name())).collect::<Vec<_>>();
-                let filter = filter.as_ref().map(|filter| format!(" where {}", expression_text(filter))).unwrap_or_default();
+                    projection.iter().zip(node.schema.fields()).map(|(expr, field)| self.projected(expr, field.name())).collect::<Vec<_>>();
+                let filter = filter.as_ref().map(|filter| format!(" where {}", self.expression(filter))).unwrap_or_default();
                 format!(": {}{filter}", columns.join(", "))
             }
             NodeOp::Aggregate { group_columns, calls, .. } => {
@@ -129,17 +160,22 @@ impl Explainer<'_> {
 
     fn call(&self, node: &Node, call: &AggregateCall) -> String {
         let column = |position: usize| match node.inputs.first() {
-            Some(edge) => self.graph.nodes[edge.from].schema.field(position).name().as_str(),
-            None => "?",
+            Some(edge) => self.readable(self.graph.nodes[edge.from].schema.field(position).name()),
+            None => "?".to_string(),
         };
-        let argument = call.argument.map_or("*", column);
+        let argument = call.argument.map_or_else(|| "*".to_string(), column);
         let filter = call.filter.map(|filter| format!(" FILTER (WHERE {})", column(filter))).unwrap_or_default();
         format!("{}({}{argument}){filter}", call.function.name(), if call.distinct { "DISTINCT " } else { "" })
     }
-}
 
-/// A column of a calc: its expression, and its name where that says more.
-fn projected(expr: &Expr, name: &str) -> String {
-    let text = expression_text(expr);
-    if text == name { text } else { format!("{text} AS {name}") }
+    /// An expression as it was written, also where columns below carry parts of it.
+    fn expression(&self, expr: &Expr) -> String {
+        self.readable(&written_text(expr))
+    }
+
+    /// A column of a calc: its expression, and its name where that says more.
+    fn projected(&self, expr: &Expr, name: &str) -> String {
+        let text = self.expression(expr);
+        if expression_text(expr) == name { text } else { format!("{text} AS {}", self.readable(name)) }
+    }
 }

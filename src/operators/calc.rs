@@ -19,8 +19,9 @@ use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext
 use datafusion::logical_expr::{Expr, Operator as BinaryOperator};
 use datafusion::physical_expr::create_physical_expr;
 use datafusion::physical_expr::expressions::{BinaryExpr, Literal, NegativeExpr};
-use datafusion::physical_expr_common::physical_expr::{PhysicalExpr, fmt_sql};
+use datafusion::physical_expr_common::physical_expr::PhysicalExpr;
 use weir_catalog::{Error, Result};
+use weir_sql::planner::written_text;
 
 use super::error::{describe_row, from_arrow, from_datafusion, shorten};
 use super::{Operator, Output};
@@ -48,6 +49,8 @@ struct Compiled {
     cast_to: Option<DataType>,
     /// `filter`, or the name of the column that it makes.
     role: String,
+    /// It as the user wrote it.
+    written: String,
 }
 
 impl Calc {
@@ -126,12 +129,13 @@ impl Operator for Calc {
 
 impl Compiled {
     fn new(expr: &Expr, input: &DFSchema, target: &DataType, role: String) -> Result<Compiled> {
+        let written = shorten(&written_text(expr), EXPRESSION_CHARACTERS);
         let expr =
             create_physical_expr(expr, input, &ExecutionProps::new(), &PhysicalPlanningContext::default()).map_err(from_datafusion)?;
         let expr = fail_on_overflow(expr, input.as_arrow()).map_err(from_datafusion)?;
         let data_type = expr.data_type(input.as_arrow()).map_err(from_datafusion)?;
         let cast_to = (data_type != *target).then(|| target.clone());
-        Ok(Compiled { expr, cast_to, role })
+        Ok(Compiled { expr, cast_to, role, written })
     }
 
     /// The expression's value for each row. An error names the expression and the first row that fails.
@@ -171,17 +175,19 @@ impl Compiled {
             failure = error;
         }
         let error = from_datafusion(failure);
-        let expression = shorten(&fmt_sql(self.expr.as_ref()).to_string(), EXPRESSION_CHARACTERS);
         let mut context = error.context().map_or_else(String::new, |context| format!("{context}\n"));
-        context.push_str(&format!("{} = {expression}, row {}", self.role, self.describe(batch, row)));
-        error.with_context(context)
+        context.push_str(&format!("{}: {}", self.role, self.written));
+        let mut detail = error.detail().map_or_else(String::new, |detail| format!("{detail} "));
+        detail.push_str(&format!("The row is {}.", self.describe(batch, row)));
+        error.with_context(context).with_detail(detail)
     }
 
-    /// The row's values that the expression reads.
+    /// The row's values: those that the expression reads, then the others at hand, which tell the row from others.
     fn describe(&self, batch: &RecordBatch, row: usize) -> String {
         let read = datafusion::physical_expr::utils::collect_columns(&self.expr);
         let mut columns: Vec<usize> = read.iter().map(|column| column.index()).collect();
         columns.sort_unstable();
+        columns.extend((0..batch.num_columns()).filter(|column| !read.iter().any(|read| read.index() == *column)));
         let schema = batch.schema_ref();
         describe_row(columns.iter().map(|column| (schema.field(*column).name().as_str(), batch.column(*column))), row)
     }

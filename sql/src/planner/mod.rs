@@ -13,7 +13,8 @@
 //! | `relation` | the relations themselves |
 //! | `rewrite` | rewrites that change no answer |
 //! | `emit` | relations to nodes and edges |
-//! | `text` | expressions as text |
+//! | `text` | expressions as text, for names and uids |
+//! | `written` | expressions as text, for people |
 //!
 //! # Invariants
 //! - A derived uid is the operator's role and its group keys by expression text over source columns, sorted: `aggregate(auction)`, `distinct(a, b)`. Aliases,
@@ -27,6 +28,7 @@ mod relation;
 mod rewrite;
 mod text;
 mod uid;
+mod written;
 
 #[cfg(test)]
 mod tests;
@@ -40,6 +42,7 @@ use datafusion::logical_expr::{LogicalPlan, TableSource};
 use weir_catalog::{Catalog, Error, Object, OperatorDescriptor, Result, SqlState};
 
 pub use text::expression_text;
+pub use written::written_text;
 
 use crate::binder::CatalogSource;
 use crate::graph::{NodeOp, StreamGraph};

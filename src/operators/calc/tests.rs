@@ -81,11 +81,13 @@ fn the_first_row_that_fails_is_named() {
     assert_eq!(*error.code(), SqlState::DIVISION_BY_ZERO);
     assert_eq!(error.message(), "division by zero");
     let context = error.context().unwrap();
-    assert!(context.starts_with("column \"c1\" = 1 / v, row (") && context.contains("v=0"), "{context}");
+    assert_eq!(context, "column \"c1\": 1 / v");
+    assert!(error.detail().is_some_and(|detail| detail == "The row is (v=0, id=8)."), "{error}");
 
     let mut calc = self::calc(Some((lit(10) / col("v")).gt(lit(3))), vec![col("id")], &[DataType::Int64]);
     let error = run(&mut calc, batch(&rows)).unwrap_err();
-    assert!(error.context().unwrap().starts_with("filter = 10 / v > 3, row (v=0)"), "{error}");
+    assert_eq!(error.context(), Some("filter: 10 / v > 3"));
+    assert_eq!(error.detail(), Some("The row is (v=0, id=8, name=b)."));
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn results_have_the_types_of_the_schema() {
     let mut calc = self::calc(None, vec![col("name")], &[DataType::Int64]);
     let error = run(&mut calc, batch(&[(1, Some(2), "12", I), (1, Some(2), "x", I)])).unwrap_err();
     assert_eq!(*error.code(), SqlState::INVALID_TEXT_REPRESENTATION);
-    assert!(error.context().unwrap().ends_with("row (name=x)"), "{error}");
+    assert!(error.detail().is_some_and(|detail| detail.ends_with("The row is (name=x).")), "{error}");
 
     let mut calc = self::calc(None, vec![col("id")], &[DataType::Int32]);
     let error = run(&mut calc, batch(&[(3_000_000_000, None, "", I)])).unwrap_err();
