@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use datafusion::sql::sqlparser::ast;
 use weir_catalog::{Catalog, ConnectorTable, Error, Job, JobKind, Object, Result, SqlState};
 
-use crate::binder::{Binder, BinderSettings, BoundInsert, BoundQuery};
+use crate::binder::{Binder, BinderSettings, BoundInsert, BoundQuery, SystemTables};
 use crate::graph::StreamGraph;
 use crate::parser::parse_query;
 use crate::planner::{Target, plan_stream};
@@ -44,12 +44,14 @@ impl QueryTarget {
 
 /// Binds the query of a continuous query, with its result's columns as the target has them.
 ///
-/// `text` is what the statement was parsed from, for error positions; `None` for a text that the user does not see.
+/// `system` finds the system views, which are refused with a reason; `text` is what the statement was parsed from, for error positions. Both are `None` for a
+/// query that was accepted before.
 pub fn bind_continuous(
     catalog: &Catalog,
     query: &ast::Query,
     target: &QueryTarget,
     settings: &BTreeMap<String, String>,
+    system: Option<&dyn SystemTables>,
     text: Option<&str>,
 ) -> Result<BoundQuery> {
     let settings = BinderSettings {
@@ -58,6 +60,9 @@ pub fn bind_continuous(
         parameter_types: Vec::new(),
     };
     let mut binder = Binder::new(catalog, &settings);
+    if let Some(system) = system {
+        binder = binder.with_system_tables(system);
+    }
     if let Some(text) = text {
         binder = binder.with_text(text);
     }
@@ -91,6 +96,6 @@ pub fn plan_continuous(catalog: &Catalog, bound: &BoundQuery, target: &QueryTarg
 /// Plans a query from its text.
 pub fn plan_query(catalog: &Catalog, query: &str, target: &QueryTarget, settings: &BTreeMap<String, String>) -> Result<StreamGraph> {
     let query = parse_query(query)?;
-    let bound = bind_continuous(catalog, &query, target, settings, None)?;
+    let bound = bind_continuous(catalog, &query, target, settings, None, None)?;
     plan_continuous(catalog, &bound, target)
 }

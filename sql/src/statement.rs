@@ -96,12 +96,14 @@ pub enum Statement {
         local: bool,
     },
     ResetAll,
+    /// `DISCARD ALL`: the session as it was when it began.
+    DiscardAll,
     /// `SHOW name`, and `SHOW ALL` as `all`.
     ShowSetting(String),
     Show(ShowKind),
     /// `DESCRIBE name`, also `DESC`.
     Describe(String),
-    /// `EXPLAIN statement`. Without a CREATE or INSERT around it, a query is explained as the materialized view that it would be.
+    /// `EXPLAIN statement`. A query without a CREATE or INSERT around it is explained as the batch query that it is.
     Explain(Box<Parsed>),
     Flush,
     Checkpoint,

@@ -237,6 +237,8 @@ pub fn build(
             }
             let SubtaskMaker { operators, described, targets, source_uid, versions, .. } = maker;
             let metrics = Arc::new(SubtaskMetrics::default());
+            // A source is what a chain without inputs begins with.
+            let source = described.first().filter(|_| !matches!(head, HeadPlan::Inputs(_))).map(|(_, _, counters)| counters.clone());
             let attachments = if root && matches!(job.kind, JobKind::MaterializedView { .. }) {
                 let attachments = Attachments::default();
                 built.attachments.push(attachments.clone());
@@ -261,7 +263,7 @@ pub fn build(
             built.subtasks.push(BuiltSubtask {
                 chain_index: at,
                 subtask,
-                chain: Chain::new(operators, edges, metrics.clone()),
+                chain: Chain::new(operators, edges, metrics.clone()).with_source(source),
                 root,
                 snapshots,
                 head,

@@ -14,7 +14,7 @@ use super::manager::{Event, Manager, ManagerContext};
 use super::numbers::BarrierNumbers;
 use super::plan::plan_job;
 use super::settings::Settings;
-use super::status::StatusBoard;
+use super::status::{JobState, StatusBoard, stopped_input};
 use super::view::{Published, ViewHandle};
 use crate::checkpoint::{CheckpointStore, Manifest, Part};
 use crate::log::{EngineLog, LogSettings, Recovered, Tables, TablesSettings, TablesSnapshot, Transaction};
@@ -37,6 +37,9 @@ const WRITE_BUFFER_SHARE: usize = 16;
 const UNFOLDED_SHARE: usize = 16;
 /// Batch queries may hold this part of the memory: one in so many.
 pub const QUERY_SHARE: usize = 5;
+
+/// How long a reader waits before it looks again for a view whose CREATE is committed.
+const VIEW_POLL: Duration = Duration::from_millis(2);
 
 /// What the rest of the process replaces in tests.
 #[derive(Clone, Debug)]
@@ -282,7 +285,8 @@ impl Engine {
     }
 
     /// A consistent cut through the views named and, where `with_tables`, the stored tables: the newest barrier that all of them still have, or, without
-    /// views, the last commit. Waits where there is none yet, at most `timeout`; the error (`57014`) names the view that lags.
+    /// views, the last commit. Waits where there is none yet, at most `timeout`; the error (`57014`) names the view that lags. A view that `transaction` creates is
+    /// `55000`.
     pub async fn read(
         &self,
         views: &[ObjectId],
@@ -290,13 +294,11 @@ impl Engine {
         transaction: Option<&Transaction>,
         timeout: Duration,
     ) -> Result<ReadCut> {
-        let handles: Vec<Arc<ViewHandle>> = {
-            let known = self.views.read();
-            views
-                .iter()
-                .map(|id| known.get(id).cloned().ok_or_else(|| Error::internal(format!("view {id} does not run"))))
-                .collect::<Result<_>>()?
-        };
+        let deadline = tokio::time::Instant::now() + timeout;
+        let mut handles: Vec<Arc<ViewHandle>> = Vec::with_capacity(views.len());
+        for view in views {
+            handles.push(self.view_handle(*view, transaction, deadline).await?);
+        }
         if handles.is_empty() {
             let tables = match transaction {
                 Some(transaction) => transaction.snapshot(),
@@ -305,7 +307,6 @@ impl Engine {
             return Ok(ReadCut { commit: tables.seq(), barrier: None, views: HashMap::default(), tables });
         }
         let mut changes: Vec<_> = handles.iter().map(|handle| handle.subscribe()).collect();
-        let deadline = tokio::time::Instant::now() + timeout;
         loop {
             for change in &mut changes {
                 change.mark_unchanged();
@@ -352,6 +353,50 @@ impl Engine {
                 return Err(Error::new(SqlState::QUERY_CANCELED, format!("canceling statement: view \"{laggard}\" has not caught up"))
                     .with_detail(format!("The statement waited for {} s.", timeout.as_secs_f64())));
             }
+        }
+    }
+
+    /// The view `id` as clients see it. Waits for one whose CREATE is committed and whose job is about to start.
+    ///
+    /// Errors: `55000` where `transaction` creates it, `42P01` where it was dropped meanwhile, `57014` after `deadline`.
+    async fn view_handle(
+        &self,
+        id: ObjectId,
+        transaction: Option<&Transaction>,
+        deadline: tokio::time::Instant,
+    ) -> Result<Arc<ViewHandle>> {
+        loop {
+            if let Some(handle) = self.views.read().get(&id) {
+                return Ok(handle.clone());
+            }
+            let Some(object) = self.catalog().get_id(id).cloned() else {
+                let created = transaction.and_then(|transaction| transaction.catalog().get_id(id).cloned());
+                return Err(match created {
+                    Some(object) => Error::new(
+                        SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                        format!("{} \"{}\" cannot be read in the transaction that creates it", object.kind(), object.name()),
+                    )
+                    .with_detail("Its job starts when the transaction is committed.")
+                    .with_hint("COMMIT first."),
+                    None => Error::new(SqlState::UNDEFINED_TABLE, "a view that the statement reads was dropped"),
+                });
+            };
+            if tokio::time::Instant::now() >= deadline {
+                return Err(Error::new(
+                    SqlState::QUERY_CANCELED,
+                    format!("canceling statement: {} \"{}\" has not started", object.kind(), object.name()),
+                ));
+            }
+            tokio::time::sleep(VIEW_POLL).await;
+        }
+    }
+
+    /// The first of `inputs` that is the view of a stopped job, as an error (`55000`): what reads it can't begin.
+    pub fn check_inputs_run(&self, inputs: &[ObjectId]) -> Result<()> {
+        let board = self.board.read();
+        match board.jobs.iter().find(|job| job.state == JobState::Failed && inputs.contains(&job.id)) {
+            Some(stopped) => Err(stopped_input(&stopped.name, stopped.last_error.as_ref())),
+            None => Ok(()),
         }
     }
 

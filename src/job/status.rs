@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use weir_catalog::{Error, ObjectId};
+use weir_catalog::{Error, ObjectId, SqlState};
 
 use crate::runtime::metrics::{OperatorMetrics, SubtaskMetrics};
 use crate::stream::BarrierNumber;
@@ -35,6 +35,16 @@ impl JobState {
             JobState::Failed => "failed",
             JobState::Finished => "finished",
         }
+    }
+}
+
+/// `55000`: a job can't begin, for the job `name`, whose view it reads, was stopped by `cause`.
+pub fn stopped_input(name: &str, cause: Option<&Error>) -> Error {
+    let error = Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, format!("cannot read view \"{name}\": its job is stopped"))
+        .with_hint(format!("Remove the cause, then ALTER JOB {name} RESUME."));
+    match cause {
+        Some(cause) => error.with_detail(format!("It was stopped by: {}", cause.message())),
+        None => error,
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Chain {
     operators: Vec<ChainedOperator>,
     edges: Vec<OutputEdge>,
     metrics: Arc<SubtaskMetrics>,
+    /// Of the source that it begins with, if it does with one.
+    source: Option<Arc<OperatorMetrics>>,
     /// What the last operator emitted in the present call and is still to be sent.
     pending: Vec<Batch>,
 }
@@ -73,7 +75,13 @@ fn in_operator(error: Error, name: &str) -> Error {
 impl Chain {
     /// A chain of `operators` that sends what the last one emits over `edges`.
     pub fn new(operators: Vec<ChainedOperator>, edges: Vec<OutputEdge>, metrics: Arc<SubtaskMetrics>) -> Chain {
-        Chain { operators, edges, metrics, pending: Vec::new() }
+        Chain { operators, edges, metrics, source: None, pending: Vec::new() }
+    }
+
+    /// The chain, whose rows come from a source with these counters.
+    pub fn with_source(mut self, source: Option<Arc<OperatorMetrics>>) -> Chain {
+        self.source = source;
+        self
     }
 
     /// The operators, first to last.
@@ -95,6 +103,9 @@ impl Chain {
     /// Takes rows through the chain and sends what comes out.
     pub async fn process(&mut self, input: usize, batch: Batch) -> Result<()> {
         let stopwatch = Stopwatch::start();
+        if let Some(source) = &self.source {
+            metrics::add(&source.rows_out, batch.num_rows() as u64);
+        }
         match self.operators.split_first_mut() {
             None => self.pending.push(batch),
             Some((first, rest)) => first.process(input, batch, rest, &mut self.pending)?,

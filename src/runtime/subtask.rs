@@ -161,6 +161,14 @@ impl SubtaskContext {
         let _ = self.events.send(event);
     }
 
+    /// What `work` gives, its time counted.
+    fn busy<T>(&self, work: impl FnOnce() -> T) -> T {
+        let stopwatch = Stopwatch::start();
+        let done = work();
+        metrics::add(&self.chain.metrics().busy_us, stopwatch.elapsed().as_micros() as u64);
+        done
+    }
+
     async fn process(&mut self, input: usize, batch: Batch) -> Result<()> {
         self.chain.process(input, batch).await?;
         self.check_memory().await
@@ -323,14 +331,14 @@ async fn run_table(
     mut barriers: mpsc::UnboundedReceiver<Arc<Barrier>>,
 ) -> Result<()> {
     if backfill {
-        while let Some(batch) = feed.next_backfill(SOURCE_BATCH_ROWS)? {
+        while let Some(batch) = context.busy(|| feed.next_backfill(SOURCE_BATCH_ROWS))? {
             context.process(0, batch).await?;
             tokio::task::yield_now().await;
         }
     }
     context.tell(SubtaskEvent::Backfilled { id: context.id });
     while let Some(barrier) = barriers.recv().await {
-        while let Some(batch) = feed.next_changes(barrier.commit)? {
+        while let Some(batch) = context.busy(|| feed.next_changes(barrier.commit))? {
             context.process(0, batch).await?;
             tokio::task::yield_now().await;
         }
@@ -356,7 +364,7 @@ async fn run_view(context: &mut SubtaskContext, inbox: Inbox, backfill: Option<V
             Some(rows) => match inbox.try_recv(&[false]) {
                 Some((_, element)) => Some(element),
                 None => {
-                    match rows.next_backfill(SOURCE_BATCH_ROWS)? {
+                    match context.busy(|| rows.next_backfill(SOURCE_BATCH_ROWS))? {
                         Some(batch) => context.process(0, batch).await?,
                         None => {
                             feed = None;

@@ -7,11 +7,13 @@ use weir_catalog::{
     Catalog, CatalogChange, Column, ConnectorTable, Error, Job, JobKind, Object, ObjectId, Result, SqlState, StoredTable, View,
 };
 use weir_sql::QueryTarget;
+use weir_sql::binder::Binder;
 use weir_sql::graph::StreamGraph;
 use weir_sql::statement::{ColumnDefinition, DropKind, Parsed, Statement};
 
-use super::session::{Block, Reply, Session};
+use super::session::{Block, Notice, Reply, Session};
 use crate::job::engine::NewJob;
+use crate::job::status::JobState;
 use crate::sources::connector;
 
 impl Session {
@@ -23,7 +25,11 @@ impl Session {
             None => own.insert(Block { transaction: self.engine.tables().begin()?, new_jobs: Vec::new(), failed: false }),
         };
         let catalog = block.transaction.catalog().clone();
-        let planned = self.plan_ddl(&catalog, parsed)?;
+        let mut notices = Vec::new();
+        let planned = self.plan_ddl(&catalog, parsed, &mut notices)?;
+        if let Some(new) = &planned.new_job {
+            self.engine.check_inputs_run(&new.job.inputs)?;
+        }
         let block = match (&mut own, &mut self.block) {
             (Some(own), _) => own,
             (None, Some(block)) => block,
@@ -39,17 +45,30 @@ impl Session {
         if let Some(own) = own {
             self.commit(own.transaction, own.new_jobs).await?;
         }
+        notices.into_iter().for_each(|notice| self.notify(notice));
         Ok(Reply::Command(planned.tag))
     }
 
-    fn plan_ddl(&self, catalog: &Catalog, parsed: &Parsed) -> Result<PlannedDdl> {
-        let exists = |name: &str, if_not_exists: bool| -> Result<bool> {
+    /// What a statement does to the catalog, and in `notices` what it has to say.
+    fn plan_ddl(&self, catalog: &Catalog, parsed: &Parsed, notices: &mut Vec<Notice>) -> Result<PlannedDdl> {
+        let mut exists = |name: &str, if_not_exists: bool| -> Result<bool> {
             match catalog.get(name) {
                 None => Ok(false),
-                Some(_) if if_not_exists => Ok(true),
+                Some(_) if if_not_exists => {
+                    notices.push(Notice::skipping(SqlState::DUPLICATE_TABLE, &format!("relation \"{name}\" already exists")));
+                    Ok(true)
+                }
                 Some(_) => Err(Error::new(SqlState::DUPLICATE_TABLE, format!("relation \"{name}\" already exists"))),
             }
         };
+        if let Statement::CreateTable { name, .. }
+        | Statement::CreateConnectorTable { name, .. }
+        | Statement::CreateView { name, .. }
+        | Statement::CreateMaterializedView { name, .. }
+        | Statement::CreateSink { name, .. } = &parsed.statement
+        {
+            super::system::check_name(name)?;
+        }
         match &parsed.statement {
             Statement::CreateTable { name, if_not_exists, columns, primary_key } => {
                 if exists(name, *if_not_exists)? {
@@ -95,11 +114,15 @@ impl Session {
                     sql: parsed.text.clone(),
                     inputs,
                 };
+                if let Some(former) = &former {
+                    view.id = former.id();
+                }
+                let settings = self.binder_settings(Vec::new());
+                Binder::new(catalog, &settings).check_nesting(&view)?;
                 let Some(former) = former else { return Ok(PlannedDdl::create("CREATE VIEW", Object::View(view))) };
                 let Object::View(old) = former.as_ref() else {
                     return Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{name}\" is not a view")));
                 };
-                view.id = old.id;
                 let kept = old.columns.iter().zip(&view.columns).all(|(old, new)| old.name == new.name && old.ty == new.ty);
                 if !kept || view.columns.len() < old.columns.len() {
                     return Err(Error::new(SqlState::INVALID_TABLE_DEFINITION, "cannot change or drop columns of a view by replacing it"));
@@ -123,7 +146,7 @@ impl Session {
                 let (job, graph) = self.plan_job(catalog, parsed)?;
                 Ok(PlannedDdl::create_job("CREATE SINK", job, graph))
             }
-            Statement::Drop { kind, names, if_exists, cascade } => self.plan_drop(catalog, *kind, names, *if_exists, *cascade),
+            Statement::Drop { kind, names, if_exists, cascade } => self.plan_drop(catalog, *kind, names, *if_exists, *cascade, notices),
             _ => Err(Error::internal("a statement that changes no catalog was taken for one that does")),
         }
     }
@@ -166,7 +189,7 @@ impl Session {
             QueryTarget::Insert { columns, .. } => columns.clone(),
             _ => Vec::new(),
         };
-        let bound = weir_sql::bind_continuous(catalog, query, &target, &settings, Some(&parsed.text))?;
+        let bound = weir_sql::bind_continuous(catalog, query, &target, &settings, Some(&self.system), Some(&parsed.text))?;
         let graph = weir_sql::plan_continuous(catalog, &bound, &target)?;
         let root = graph.root();
         let columns = match &target {
@@ -240,7 +263,15 @@ impl Session {
         Ok(StoredTable { id: self.engine.tables().next_object_id(), name: name.into(), columns, primary_key: key, sql: sql.into() })
     }
 
-    fn plan_drop(&self, catalog: &Catalog, kind: DropKind, names: &[String], if_exists: bool, cascade: bool) -> Result<PlannedDdl> {
+    fn plan_drop(
+        &self,
+        catalog: &Catalog,
+        kind: DropKind,
+        names: &[String],
+        if_exists: bool,
+        cascade: bool,
+        notices: &mut Vec<Notice>,
+    ) -> Result<PlannedDdl> {
         let (word, tag) = match kind {
             DropKind::Table => ("table", "DROP TABLE"),
             DropKind::View => ("view", "DROP VIEW"),
@@ -253,6 +284,8 @@ impl Session {
         for name in names {
             let Some(object) = catalog.get(name) else {
                 if if_exists {
+                    let code = SqlState::parse("00000").unwrap_or(SqlState::UNDEFINED_TABLE);
+                    notices.push(Notice::skipping(code, &format!("{word} \"{name}\" does not exist")));
                     continue;
                 }
                 return Err(Error::new(SqlState::UNDEFINED_TABLE, format!("{word} \"{name}\" does not exist")));
@@ -275,8 +308,12 @@ impl Session {
             }
             if cascade {
                 ids.extend(catalog.drop_order(object.id()).into_iter().filter(|id| !ids.contains(id)).collect::<Vec<_>>());
-            } else if !ids.contains(&object.id()) {
-                ids.push(object.id());
+            } else {
+                // An INSERT INTO a connector table that has come to its end needs its tables no more.
+                let over =
+                    catalog.dependants(object.id()).into_iter().filter(|reader| self.is_finished_insert(reader)).map(|reader| reader.id());
+                let over: Vec<ObjectId> = over.chain([object.id()]).filter(|id| !ids.contains(id)).collect();
+                ids.extend(over);
             }
         }
         // Among the objects named, those that others of them read go last.
@@ -289,25 +326,16 @@ impl Session {
         Ok(PlannedDdl { tag: tag.into(), changes: ordered.into_iter().map(CatalogChange::Drop).collect(), new_job: None })
     }
 
+    fn is_finished_insert(&self, object: &Object) -> bool {
+        let Object::Job(Job { id, kind: JobKind::Insert { .. }, .. }) = object else { return false };
+        self.engine.board().read().jobs.iter().any(|job| job.id == *id && job.state == JobState::Finished)
+    }
+
     /// The plan of a statement, in words.
     pub(super) fn explain(&self, inner: &Parsed) -> Result<Reply> {
         let catalog = self.catalog();
         let lines = match &inner.statement {
-            Statement::Query(query) => {
-                let as_view = Parsed {
-                    statement: Statement::CreateMaterializedView {
-                        name: "?".into(),
-                        if_not_exists: false,
-                        columns: Vec::new(),
-                        query: query.clone(),
-                        query_text: inner.text.clone(),
-                    },
-                    text: inner.text.clone(),
-                    offset: inner.offset,
-                };
-                let (job, graph) = self.plan_job(&catalog, &as_view)?;
-                weir_sql::explain::explain(&graph, job.parallelism)
-            }
+            Statement::Query(query) => super::explain::explain(&self.bind(&catalog, inner, query, Vec::new())?.plan)?,
             Statement::CreateMaterializedView { .. } | Statement::CreateSink { .. } => {
                 let (job, graph) = self.plan_job(&catalog, inner)?;
                 weir_sql::explain::explain(&graph, job.parallelism)

@@ -186,6 +186,7 @@ impl Session {
     /// `INSERT INTO connector_table SELECT ...`: a job of its own.
     async fn insert_job(&mut self, catalog: &Catalog, parsed: &Parsed, table: &str) -> Result<Reply> {
         let (job, graph) = self.plan_job(catalog, parsed)?;
+        self.engine.check_inputs_run(&job.inputs)?;
         let job = Arc::new(job);
         let new = NewJob { job: job.clone(), graph: Arc::new(graph) };
         let change = CatalogChange::Create(Object::Job(job.as_ref().clone()));

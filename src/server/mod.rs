@@ -9,6 +9,7 @@
 pub mod ddl;
 pub mod dml;
 pub mod encode;
+mod explain;
 mod guarded;
 pub mod lookup;
 pub mod pg;

@@ -38,7 +38,7 @@ use weir_sql::statement::{Parsed, Statement};
 use super::encode;
 use super::pg_catalog::{PgCatalog, SessionFacts};
 use super::query::QueryRunner;
-use super::session::{Reply, RowStream, Session, TransactionStatus};
+use super::session::{Notice, Reply, RowStream, Session, TransactionStatus};
 use crate::job::Engine;
 use crate::operators::error::from_datafusion;
 
@@ -301,11 +301,27 @@ impl Connection {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let at = |error: Error| wire_error(moved(error, parsed.offset));
-        match self.execute(parsed, Vec::new(), canceling).await.map_err(at)? {
+        let reply = self.execute(parsed, Vec::new(), canceling).await;
+        self.send_notices(client).await?;
+        match reply.map_err(at)? {
             Reply::Command(tag) => {
                 client.feed(PgWireBackendMessage::CommandComplete(CommandComplete::new(tag))).await?;
             }
             Reply::Rows(rows) => self.send_rows(client, rows, parsed.offset, canceling).await?,
+        }
+        Ok(())
+    }
+
+    /// Sends what the last statement had to say besides its result.
+    async fn send_notices<C>(&self, client: &mut C) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let notices = self.session.lock().await.take_notices();
+        for Notice { severity, message } in notices {
+            client.feed(PgWireBackendMessage::NoticeResponse(error_info(severity.as_str(), &message).into())).await?;
         }
         Ok(())
     }
@@ -382,12 +398,16 @@ fn moved(error: Error, offset: usize) -> Error {
 
 /// An error as the protocol has it.
 fn wire_error(error: Error) -> PgWireError {
-    let mut info = ErrorInfo::new("ERROR".to_string(), error.code().as_str().to_string(), error.message().to_string());
+    PgWireError::UserError(Box::new(error_info("ERROR", &error)))
+}
+
+fn error_info(severity: &str, error: &Error) -> ErrorInfo {
+    let mut info = ErrorInfo::new(severity.to_string(), error.code().as_str().to_string(), error.message().to_string());
     info.detail = error.detail().map(str::to_string);
     info.hint = error.hint().map(str::to_string);
     info.position = error.position().map(|position| position.to_string());
     info.where_context = error.context().map(str::to_string);
-    PgWireError::UserError(Box::new(info))
+    info
 }
 
 #[async_trait]
@@ -549,6 +569,7 @@ impl ExtendedQueryHandler for ConnectionRef {
         };
         let status = self.0.wire_status().await;
         client.set_transaction_status(status);
+        self.0.send_notices(client).await?;
         match reply.map_err(wire_error)? {
             Reply::Command(tag) => Ok(match tag.as_str() {
                 "BEGIN" => Response::TransactionStart(Tag::new(&tag)),

@@ -213,6 +213,17 @@ pub fn scanned_objects(plan: &LogicalPlan) -> Result<Vec<Arc<Object>>> {
     Ok(objects.into_values().collect())
 }
 
+/// Errors with `0A000` for what a batch query can't read: a table whose rows never end.
+pub(super) fn check_readable(object: &Object) -> Result<()> {
+    match object {
+        Object::ConnectorTable(table) if !crate::sources::connector::is_bounded(table)? => {
+            Err(Error::unsupported(format!("cannot read from unbounded table \"{}\" directly", table.name))
+                .with_hint("Create a materialized view over it and read that."))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn provider(object: &Arc<Object>, cut: &ReadCut) -> Result<Arc<dyn TableProvider>> {
     let schema = weir_catalog::object::schema_of(object.columns());
     let mut key = None;
@@ -230,10 +241,7 @@ fn provider(object: &Arc<Object>, cut: &ReadCut) -> Result<Arc<dyn TableProvider
                 .collect()
         }
         Object::ConnectorTable(table) => {
-            if !crate::sources::connector::is_bounded(table)? {
-                return Err(Error::unsupported(format!("cannot read from unbounded table \"{}\" directly", table.name))
-                    .with_hint("Create a materialized view over it and read that."));
-            }
+            check_readable(object)?;
             vec![Arc::new(ConnectorPart { table: table.clone() })]
         }
         Object::View(view) => return Err(Error::internal(format!("view {} was not expanded", view.name))),
@@ -325,15 +333,19 @@ struct ConnectorPart {
 impl Part for ConnectorPart {
     fn read(&self, projection: &[usize], _keys: &KeyFilter, each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
         let mut source = crate::sources::connector::open_source(&self.table, projection, 0, 1, None)?;
+        // A bounded read waits for no rate: between the first poll, from which rates count, and the next the whole of time passes.
+        let mut now_us = i64::MIN;
         loop {
-            // A bounded read waits for no rate: the whole of time has passed for it.
-            match source.poll(SCAN_ROWS, i64::MAX)? {
+            let polled = source.poll(SCAN_ROWS, now_us)?;
+            let first = std::mem::replace(&mut now_us, i64::MAX) == i64::MIN;
+            match polled {
                 SourceEvent::Batch(batch) => {
                     if !each(batch.rows) {
                         return Ok(());
                     }
                 }
                 SourceEvent::End => return Ok(()),
+                SourceEvent::Wait(_) if first => {}
                 SourceEvent::Wait(_) => return Err(Error::internal("a bounded source waits although all time has passed")),
             }
         }

@@ -38,6 +38,46 @@ pub struct RowStream {
     pub tag: &'static str,
 }
 
+/// How much a notice matters, as PostgreSQL ranks them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    Notice,
+    Warning,
+}
+
+impl Severity {
+    /// Its name in messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Severity::Notice => "NOTICE",
+            Severity::Warning => "WARNING",
+        }
+    }
+}
+
+/// What a statement has to say besides its result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    pub severity: Severity,
+    /// Its code and message.
+    pub message: Error,
+}
+
+impl Notice {
+    fn warning(code: SqlState, message: &str) -> Notice {
+        Notice { severity: Severity::Warning, message: Error::new(code, message) }
+    }
+
+    fn no_transaction() -> Notice {
+        Notice::warning(SqlState::NO_ACTIVE_SQL_TRANSACTION, "there is no transaction in progress")
+    }
+
+    /// What IF EXISTS and IF NOT EXISTS say where there is nothing to do.
+    pub(super) fn skipping(code: SqlState, what: &str) -> Notice {
+        Notice { severity: Severity::Notice, message: Error::new(code, format!("{what}, skipping")) }
+    }
+}
+
 /// Where a session stands with transactions, as the protocol tells the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionStatus {
@@ -62,6 +102,8 @@ pub struct Session {
     pub(super) variables: BTreeMap<String, String>,
     /// When the statement under way must have ended, rows included.
     deadline: Option<Instant>,
+    /// What was said and not taken yet.
+    notices: Vec<Notice>,
 }
 
 /// Session variables that clients set and that have a meaning, or none, here: name, default, description.
@@ -69,7 +111,7 @@ const VARIABLES: &[(&str, &str, &str)] = &[
     ("application_name", "", "the client's name"),
     ("bytea_output", "hex", "no effect: there is no bytea"),
     ("client_encoding", "UTF8", "always UTF8"),
-    ("client_min_messages", "notice", "no effect"),
+    ("client_min_messages", "notice", "which messages the client gets: error, warning, or notice and all that are less"),
     ("datestyle", "ISO, MDY", "always ISO"),
     ("default_transaction_isolation", "read committed", "always read committed"),
     ("default_transaction_read_only", "off", "always off"),
@@ -106,7 +148,7 @@ impl Session {
     /// A new session on `engine`.
     pub fn new(engine: Arc<Engine>, runner: QueryRunner) -> Session {
         let variables = VARIABLES.iter().map(|(name, default, _)| ((*name).to_string(), (*default).to_string())).collect();
-        Session { system: SystemTables, engine, runner, block: None, variables, deadline: None }
+        Session { system: SystemTables, engine, runner, block: None, variables, deadline: None, notices: Vec::new() }
     }
 
     /// Where it stands with transactions.
@@ -129,6 +171,22 @@ impl Session {
     /// The value of a session variable.
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str)
+    }
+
+    /// What the statements since the last call had to say, as far as `client_min_messages` lets it through.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    pub(super) fn notify(&mut self, notice: Notice) {
+        let wanted = match self.variable("client_min_messages") {
+            Some("error") => false,
+            Some("warning") => notice.severity >= Severity::Warning,
+            _ => true,
+        };
+        if wanted {
+            self.notices.push(notice);
+        }
     }
 
     /// All session variables.
@@ -226,14 +284,18 @@ impl Session {
             }
             Statement::Begin => {
                 if self.block.is_some() {
-                    return Err(Error::new(SqlState::ACTIVE_SQL_TRANSACTION, "there is already a transaction in progress"));
+                    self.notify(Notice::warning(SqlState::ACTIVE_SQL_TRANSACTION, "there is already a transaction in progress"));
+                    return Ok(Reply::Command("BEGIN".into()));
                 }
                 let transaction = self.engine.tables().begin()?;
                 self.block = Some(Block { transaction, new_jobs: Vec::new(), failed: false });
                 Ok(Reply::Command("BEGIN".into()))
             }
             Statement::Commit => match self.block.take() {
-                None => Ok(Reply::Command("COMMIT".into())),
+                None => {
+                    self.notify(Notice::no_transaction());
+                    Ok(Reply::Command("COMMIT".into()))
+                }
                 Some(block) if block.failed => Ok(Reply::Command("ROLLBACK".into())),
                 Some(block) => {
                     self.commit(block.transaction, block.new_jobs).await?;
@@ -241,7 +303,9 @@ impl Session {
                 }
             },
             Statement::Rollback => {
-                self.block = None;
+                if self.block.take().is_none() {
+                    self.notify(Notice::no_transaction());
+                }
                 Ok(Reply::Command("ROLLBACK".into()))
             }
             Statement::Insert { .. } | Statement::InsertDefaults { .. } | Statement::Update { .. } | Statement::Delete { .. } => {
@@ -259,11 +323,15 @@ impl Session {
                 Ok(Reply::Command(if value.is_some() { "SET".into() } else { "RESET".into() }))
             }
             Statement::ResetAll => {
-                for (name, default, _) in VARIABLES {
-                    self.variables.insert((*name).to_string(), (*default).to_string());
-                }
-                self.variables.remove("parallelism");
+                self.reset_all();
                 Ok(Reply::Command("RESET".into()))
+            }
+            Statement::DiscardAll => {
+                if self.block.is_some() {
+                    return Err(Error::new(SqlState::ACTIVE_SQL_TRANSACTION, "DISCARD ALL cannot run inside a transaction block"));
+                }
+                self.reset_all();
+                Ok(Reply::Command("DISCARD ALL".into()))
             }
             Statement::ShowSetting(name) if name == "all" => self.show_all(),
             Statement::ShowSetting(name) => self.show_setting(name),
@@ -312,13 +380,26 @@ impl Session {
             if !matches!(job.kind, weir_catalog::JobKind::MaterializedView { .. }) {
                 continue; // A sink runs from here on by itself; its errors are in SHOW JOBS.
             }
-            told.await.map_err(|_| Error::new(SqlState::ADMIN_SHUTDOWN, "the server is shutting down"))??;
+            let published = told.await.map_err(|_| Error::new(SqlState::ADMIN_SHUTDOWN, "the server is shutting down")).flatten();
+            if let Err(error) = published {
+                // Gone before the client hears of it: the names are free again.
+                drop_given_up(&self.engine, &guard.jobs).await;
+                guard.jobs.clear();
+                return Err(error);
+            }
         }
         guard.jobs.clear();
         Ok(committed)
     }
 
     // ---- settings ----
+
+    fn reset_all(&mut self) {
+        for (name, default, _) in VARIABLES {
+            self.variables.insert((*name).to_string(), (*default).to_string());
+        }
+        self.variables.remove("parallelism");
+    }
 
     fn set(&mut self, name: &str, value: Option<&str>) -> Result<()> {
         let name = name.to_ascii_lowercase();
@@ -347,6 +428,17 @@ impl Session {
         }
         match name.as_str() {
             "statement_timeout" => drop(crate::job::settings::parse_duration(&name, value)?),
+            "client_min_messages" => {
+                const LEVELS: [&str; 9] = ["debug", "debug1", "debug2", "debug3", "debug4", "debug5", "log", "notice", "warning"];
+                let level = value.to_ascii_lowercase();
+                if level != "error" && !LEVELS.contains(&level.as_str()) {
+                    return Err(
+                        refused().with_hint("Available values: debug5, debug4, debug3, debug2, debug1, log, notice, warning, error.")
+                    );
+                }
+                self.variables.insert(name, level);
+                return Ok(());
+            }
             "dml_sync" => {
                 let on = match value.to_ascii_lowercase().as_str() {
                     "on" | "true" | "yes" | "1" => "on",
@@ -454,18 +546,21 @@ impl Drop for CreateGuard {
         }
         let (engine, jobs) = (self.engine.clone(), std::mem::take(&mut self.jobs));
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        runtime.spawn(async move {
-            for job in jobs.iter().rev() {
-                let dropped = async {
-                    let mut transaction = engine.tables().begin()?;
-                    transaction.change_catalog(weir_catalog::CatalogChange::Drop(job.id))?;
-                    engine.commit(transaction, Vec::new()).await
-                };
-                if let Err(error) = dropped.await {
-                    tracing::warn!(job = %job.name, %error, "a job whose creation was given up could not be dropped");
-                }
-            }
-        });
+        runtime.spawn(async move { drop_given_up(&engine, &jobs).await });
+    }
+}
+
+/// Drops jobs whose creation was given up, those first that read others of them.
+async fn drop_given_up(engine: &Engine, jobs: &[Arc<Job>]) {
+    for job in jobs.iter().rev() {
+        let dropped = async {
+            let mut transaction = engine.tables().begin()?;
+            transaction.change_catalog(weir_catalog::CatalogChange::Drop(job.id))?;
+            engine.commit(transaction, Vec::new()).await
+        };
+        if let Err(error) = dropped.await {
+            tracing::warn!(job = %job.name, %error, "a job whose creation was given up could not be dropped");
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use datafusion::catalog::TableProvider;
 use datafusion::datasource::MemTable;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use weir_catalog::{Column, Error, JobKind, Object, Result, SqlType};
+use weir_catalog::{Column, Error, JobKind, Object, Result, SqlState, SqlType};
 use weir_sql::binder::SystemSource;
 use weir_sql::statement::ShowKind;
 
@@ -30,6 +30,7 @@ const JOBS: ColumnList = &[
     ("state", SqlType::Text),
     ("parallelism", SqlType::BigInt),
     ("barrier", SqlType::BigInt),
+    ("barriers_behind", SqlType::BigInt),
     ("restarts", SqlType::BigInt),
     ("error_code", SqlType::Text),
     ("last_error", SqlType::Text),
@@ -82,6 +83,22 @@ const VIEWS: &[(&str, ColumnList)] = &[
     ("weir_settings", SETTINGS_COLUMNS),
     ("weir_relations", RELATIONS),
 ];
+
+/// Errors with `42939` if `name` is of the kind that system views and PostgreSQL's catalogs have: a relation of that name would hide one, now or in
+/// a later version.
+pub fn check_name(name: &str) -> Result<()> {
+    match RESERVED_PREFIXES.iter().find(|prefix| name.starts_with(**prefix)) {
+        None => Ok(()),
+        Some(prefix) => {
+            let code = SqlState::parse("42939").unwrap_or(SqlState::DUPLICATE_TABLE);
+            Err(Error::new(code, format!("unacceptable relation name \"{name}\""))
+                .with_detail(format!("The prefix \"{prefix}\" is reserved for system relations.")))
+        }
+    }
+}
+
+/// What the names of system views and PostgreSQL's catalogs begin with.
+const RESERVED_PREFIXES: [&str; 2] = ["weir_", "pg_"];
 
 fn columns(list: ColumnList) -> Vec<Column> {
     list.iter().map(|(name, ty)| Column { name: (*name).to_string(), ty: ty.clone(), nullable: true, default: None }).collect()
@@ -212,6 +229,7 @@ fn jobs(engine: &Engine, rows: &mut Rows) {
             job.state.as_str().into(),
             job.parallelism.into(),
             job.barrier.into(),
+            job.in_flight.into(),
             job.restarts.into(),
             error.map(|error| error.code().to_string()).into(),
             error.map(ToString::to_string).into(),

@@ -6,8 +6,11 @@ pub mod table;
 use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
 
+use futures::StreamExt;
 use reedline::{DefaultPrompt, DefaultPromptSegment, Reedline, Signal, ValidationResult, Validator};
-use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_postgres::error::DbError;
+use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, SimpleQueryMessage};
 use weir_catalog::{Error, Result, SqlState};
 
 /// Reads statements and runs them on the server at `url`, until the end of input or `\q`. With `command`, runs just that.
@@ -15,7 +18,7 @@ pub async fn run(url: &str, command: Option<&str>) -> Result<ExitCode> {
     let connect = tokio_postgres::connect(url, NoTls).await;
     let (client, connection) =
         connect.map_err(|e| Error::new(SqlState::CANNOT_CONNECT_NOW, format!("could not connect to \"{url}\": {}", describe(&e))))?;
-    tokio::spawn(connection);
+    tokio::spawn(converse(connection));
     if let Some(command) = command {
         return Ok(if execute(&client, command).await { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
@@ -55,6 +58,20 @@ pub async fn run(url: &str, command: Option<&str>) -> Result<ExitCode> {
     }
 }
 
+/// Carries messages between client and server, and prints what the server has to say besides results.
+async fn converse<S, T>(mut connection: Connection<S, T>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    // An error ends the connection, and whoever waits for an answer gets it.
+    while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
+        if let AsyncMessage::Notice(notice) = message {
+            eprintln!("{}", describe_message(&notice));
+        }
+    }
+}
+
 /// The statements of a script, each with its own text.
 fn split(script: &str) -> Result<Vec<String>> {
     // A script that does not parse is sent whole: the server says where.
@@ -78,14 +95,22 @@ impl Validator for StatementEnd {
     }
 }
 
-/// Runs statements and prints what they give. False where one failed. Ctrl-C cancels.
+/// Runs statements and prints what each gives as it comes. False where one failed. Ctrl-C cancels.
 async fn execute(client: &Client, statements: &str) -> bool {
     let cancel = client.cancel_token();
-    let query = client.simple_query(statements);
-    tokio::pin!(query);
-    let result = loop {
+    let run = async {
+        let messages = client.simple_query_raw(statements).await?;
+        tokio::pin!(messages);
+        let mut open: Option<table::Table> = None;
+        while let Some(message) = messages.next().await {
+            print(&message?, &mut open);
+        }
+        Ok(())
+    };
+    tokio::pin!(run);
+    let result: Result<(), tokio_postgres::Error> = loop {
         tokio::select! {
-            result = &mut query => break result,
+            result = &mut run => break result,
             _ = tokio::signal::ctrl_c() => {
                 if let Err(error) = cancel.cancel_query(NoTls).await {
                     eprintln!("could not cancel: {}", describe(&error));
@@ -94,10 +119,7 @@ async fn execute(client: &Client, statements: &str) -> bool {
         }
     };
     match result {
-        Ok(messages) => {
-            print(&messages);
-            true
-        }
+        Ok(()) => true,
         Err(error) => {
             eprintln!("{}", describe(&error));
             false
@@ -105,33 +127,35 @@ async fn execute(client: &Client, statements: &str) -> bool {
     }
 }
 
-fn print(messages: &[SimpleQueryMessage]) {
-    let mut open: Option<table::Table> = None;
-    for message in messages {
-        match message {
-            SimpleQueryMessage::RowDescription(columns) => {
-                open = Some(table::Table::new(columns.iter().map(|column| column.name().to_string()).collect()));
-            }
-            SimpleQueryMessage::Row(row) => {
-                if let Some(table) = &mut open {
-                    table.push((0..row.len()).map(|column| row.get(column).map(str::to_string)).collect());
-                }
-            }
-            SimpleQueryMessage::CommandComplete(_) => {
-                if let Some(table) = open.take() {
-                    println!("{table}");
-                } else {
-                    println!("OK");
-                }
-            }
-            _ => {}
+/// Prints a message's part of a result; `open` is the table whose rows are coming in.
+fn print(message: &SimpleQueryMessage, open: &mut Option<table::Table>) {
+    match message {
+        SimpleQueryMessage::RowDescription(columns) => {
+            *open = Some(table::Table::new(columns.iter().map(|column| column.name().to_string()).collect()));
         }
+        SimpleQueryMessage::Row(row) => {
+            if let Some(table) = open {
+                table.push((0..row.len()).map(|column| row.get(column).map(str::to_string)).collect());
+            }
+        }
+        SimpleQueryMessage::CommandComplete(_) => match open.take() {
+            Some(table) => println!("{table}"),
+            None => println!("OK"),
+        },
+        _ => {}
     }
 }
 
 /// An error as psql prints it.
 fn describe(error: &tokio_postgres::Error) -> String {
-    let Some(db) = error.as_db_error() else { return error.to_string() };
+    match error.as_db_error() {
+        Some(db) => describe_message(db),
+        None => error.to_string(),
+    }
+}
+
+/// An error or notice of the server.
+fn describe_message(db: &DbError) -> String {
     let mut text = format!("{}:  {} ({})", db.severity(), db.message(), db.code().code());
     for (label, part) in [("DETAIL", db.detail()), ("HINT", db.hint()), ("CONTEXT", db.where_())] {
         if let Some(part) = part {

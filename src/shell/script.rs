@@ -19,7 +19,11 @@ use crate::server::session::{Reply, Session};
 pub async fn run(engine: &Arc<Engine>, script: &str) -> Result<ExitCode> {
     let mut session = Session::new(engine.clone(), QueryRunner::new(engine.clone())?);
     for parsed in weir_sql::parser::parse(script)? {
-        match session.execute(&parsed, Vec::new()).await {
+        let reply = session.execute(&parsed, Vec::new()).await;
+        for notice in session.take_notices() {
+            eprintln!("{}:  {}", notice.severity.as_str(), notice.message);
+        }
+        match reply {
             Ok(Reply::Command(tag)) => println!("{tag}"),
             Ok(Reply::Rows(mut rows)) => {
                 let mut table = Table::new(rows.columns.iter().map(|column| column.name.clone()).collect());

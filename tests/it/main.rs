@@ -24,7 +24,8 @@
 //! | [`psql`] | what a user of psql sees |
 //! | [`protocol`] | prepared statements, parameters, binary values, cancelling |
 //! | [`robustness`] | statements that are deep, endless or many |
-//! | [`scripts`] | `weir run` |
+//! | [`scripts`] | `weir run` and `weir sql` |
+//! | [`surface`] | what a user types and sees: refusals, errors, system views, EXPLAIN |
 //! | [`planted`] | the tests above, with an engine that does one thing wrong |
 
 mod backfill;
@@ -50,4 +51,5 @@ mod run;
 mod scripts;
 mod server;
 mod slt;
+mod surface;
 mod views;

@@ -25,12 +25,21 @@ const SCHEMA: [&str; 3] = [
 ];
 
 /// Queries whose printed table must be PostgreSQL's, to the letter.
-const QUERIES: [&str; 5] = [
+const QUERIES: [&str; 13] = [
     "SELECT * FROM users ORDER BY id",
     "SELECT ok, n, paid FROM per_ok ORDER BY ok",
     "SELECT name, score * 2 AS doubled FROM users WHERE score < 10 ORDER BY id DESC",
     "SELECT count(*), max(seen), min(name) FROM users",
     "SELECT 1 AS one, 'x' AS text, NULL AS nothing, TRUE AS yes, 1.50 AS price, 1e3 AS thousand WHERE 1 = 1",
+    // Warnings and notices.
+    "BEGIN;\nBEGIN;\nCOMMIT;\nCOMMIT",
+    "ROLLBACK",
+    "DROP TABLE IF EXISTS nobody",
+    "DROP VIEW IF EXISTS nobody, nothing",
+    "CREATE TABLE IF NOT EXISTS users (a INT)",
+    "SET client_min_messages = warning;\nDROP TABLE IF EXISTS nobody;\nCOMMIT",
+    "DISCARD ALL",
+    "DISCARD PLANS",
 ];
 
 /// psql on the host (an address or a socket's folder), with `input` on its standard input.

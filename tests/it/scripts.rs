@@ -80,3 +80,20 @@ fn the_shell_reads_statements_from_its_standard_input() {
     assert!(printed.contains("5555"), "an error ended the shell: {printed}\n{errors}");
     assert!(format!("{printed}{errors}").contains("relation \"nobody\" does not exist"), "{printed}\n{errors}");
 }
+
+#[test]
+fn the_shell_prints_what_came_before_an_error_and_what_the_server_has_to_say() {
+    let server = Server::start(&settings(&[]));
+    let url = format!("postgres://weir@{}/weir", server.address());
+    let run = |command: &str| {
+        let output = weir().args(["sql", &url, "-c", command]).stdin(Stdio::null()).output().expect("weir runs");
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
+    };
+    let (success, printed, errors) = run("SELECT 1200 + 34 AS answer; SELECT * FROM nobody; SELECT 5678 AS never");
+    assert!(!success);
+    assert!(printed.contains("1234") && !printed.contains("5678"), "{printed}");
+    assert!(errors.contains("relation \"nobody\" does not exist"), "{errors}");
+    let (success, printed, errors) = run("DROP TABLE IF EXISTS nobody");
+    assert!(success && printed.contains("OK"), "{printed}");
+    assert!(errors.contains("NOTICE:  table \"nobody\" does not exist, skipping"), "{errors}");
+}

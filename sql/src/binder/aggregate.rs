@@ -11,7 +11,7 @@ use datafusion::logical_expr::{AggregateUDF, Case, Expr, Operator, SortExpr as S
 use datafusion::sql::sqlparser::ast::{self, Spanned};
 use weir_catalog::{Error, Result, SqlState, SqlType};
 
-use super::expr::{arithmetic_call, binary_of, known};
+use super::expr::{arithmetic_call, binary_of, known, one_zero};
 use super::scope::{Clause, Scope};
 use super::types::{Bound, Type, convert};
 use super::{Session, signature};
@@ -123,8 +123,14 @@ impl Session<'_> {
             return Err(signature::undefined(name, &arguments));
         }
         let argument = arguments.swap_remove(0);
+        let is_argument = |key: &Sort| key.expr == argument.expr || key.expr == one_zero(argument.clone()).expr;
+        if distinct && !order_by.iter().all(is_argument) {
+            let code = SqlState::parse("42P10").unwrap_or(SqlState::SYNTAX_ERROR);
+            return Err(Error::new(code, "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list"));
+        }
         let undefined = |argument: &Bound| Err(signature::undefined(name, std::slice::from_ref(argument)));
-        // Their results do not depend on the order of the rows.
+        // ORDER BY is accepted and without effect: the results do not depend on the order of the rows. A sum of doubles does, in its last digits, but
+        // no order makes it more exact, and sums of doubles are promised to a relative 1e-9 only.
         match name {
             "count" => {
                 let argument = known(argument)?;

@@ -19,6 +19,9 @@ impl Session<'_> {
         if !matches!(function.parameters, ast::FunctionArguments::None) || function.uses_odbc_syntax {
             return Err(self.at(Error::unsupported(format!("this form of calling {name} is not supported")), function.span()));
         }
+        if let Some(error) = super::unsupported::function(&name) {
+            return Err(self.at(error, function.span()));
+        }
         if super::aggregate::is_aggregate(&name) || function.over.is_some() {
             return self.aggregate_or_window(&name, function, scope);
         }
@@ -167,7 +170,10 @@ impl Session<'_> {
                 let texts = std::iter::once(Ok(separator)).chain(arguments.into_iter().map(output_text)).collect::<Result<Vec<_>>>()?;
                 Ok(Bound::new(signature::datafusion_call("concat_ws", texts, &SqlType::Text)?, SqlType::Text))
             }
-            _ => signature::scalar_call(name, arguments.clone()).unwrap_or_else(|| Err(signature::undefined(name, &arguments))),
+            _ => match super::unsupported::form(name, arguments.len()) {
+                Some(error) => Err(error),
+                None => signature::scalar_call(name, arguments.clone()).unwrap_or_else(|| Err(signature::undefined(name, &arguments))),
+            },
         }
     }
 

@@ -22,7 +22,14 @@ pub(super) struct FromItem {
 }
 
 /// How deep views (not materialized ones) may stand in one another: every walk over the plan goes as deep.
-const MAX_VIEW_NESTING: usize = 100;
+pub(super) const MAX_VIEW_NESTING: usize = 100;
+
+/// `54001`: a chain of views is longer than a query over it may be.
+pub fn nested_too_deeply() -> Error {
+    Error::new(SqlState::STATEMENT_TOO_COMPLEX, "statement too complex")
+        .with_detail(format!("Views may read views {MAX_VIEW_NESTING} levels deep."))
+        .with_hint("A materialized view ends a chain of views: what reads it is planned by itself.")
+}
 
 impl Session<'_> {
     /// The whole FROM clause; without one, a single row of no columns.
@@ -203,9 +210,7 @@ impl Session<'_> {
                     ));
                 }
                 if self.expanding.len() >= MAX_VIEW_NESTING {
-                    return Err(Error::new(SqlState::STATEMENT_TOO_COMPLEX, "statement too complex")
-                        .with_detail(format!("Views may read views {MAX_VIEW_NESTING} levels deep."))
-                        .with_hint("A materialized view ends a chain of views: what reads it is planned by itself."));
+                    return Err(nested_too_deeply());
                 }
                 if !self.state.borrow().macros.contains(&id) {
                     self.state.borrow_mut().macros.push(id);

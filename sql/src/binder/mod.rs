@@ -11,6 +11,7 @@
 
 mod aggregate;
 mod call;
+mod decorrelate;
 mod error;
 mod expr;
 mod from;
@@ -22,6 +23,7 @@ mod select;
 mod signature;
 mod subquery;
 pub mod types;
+mod unsupported;
 mod window;
 
 #[cfg(test)]
@@ -40,9 +42,10 @@ use datafusion::optimizer::analyzer::Analyzer;
 use datafusion::optimizer::{Optimizer, OptimizerContext};
 use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::tokenizer::{Location, Span};
-use weir_catalog::{Catalog, Column, Error, Object, ObjectId, Result, SqlState, SqlType};
+use weir_catalog::{Catalog, Column, Error, Object, ObjectId, Result, SqlState, SqlType, View};
 
 pub use error::bind_error;
+pub use from::nested_too_deeply;
 pub use insert::BoundInsert;
 use scope::{Relation, Scope};
 pub use select::UID_ALIAS_PREFIX;
@@ -186,6 +189,37 @@ impl<'a> Binder<'a> {
         finish(relation, state.into_inner())
     }
 
+    /// Errors with `54001` if `view`, made or replaced, makes a chain of views that is too long to be read.
+    pub fn check_nesting(&self, view: &View) -> Result<()> {
+        // How many views stand above or below, each counted once: `inputs` and `dependants` of a view may name the same ones over several ways.
+        fn longest(
+            catalog: &Catalog,
+            id: ObjectId,
+            next: &dyn Fn(ObjectId) -> Vec<ObjectId>,
+            known: &mut BTreeMap<ObjectId, usize>,
+        ) -> usize {
+            if let Some(length) = known.get(&id) {
+                return *length;
+            }
+            // A cycle, which is refused elsewhere, ends here.
+            known.insert(id, 0);
+            let is_view = |id: &ObjectId| matches!(catalog.get_id(*id).map(Arc::as_ref), Some(Object::View(_)));
+            let length = next(id).iter().filter(|id| is_view(id)).map(|id| longest(catalog, *id, next, known)).max().unwrap_or(0) + 1;
+            known.insert(id, length);
+            length
+        }
+        let inputs = |id: ObjectId| match self.catalog.get_id(id).map(Arc::as_ref) {
+            _ if id == view.id => view.inputs.clone(),
+            Some(Object::View(view)) => view.inputs.clone(),
+            _ => Vec::new(),
+        };
+        let readers = |id: ObjectId| self.catalog.dependants(id).into_iter().map(|object| object.id()).collect();
+        let below = longest(self.catalog, view.id, &inputs, &mut BTreeMap::new());
+        let above = longest(self.catalog, view.id, &readers, &mut BTreeMap::new());
+        // The view itself counts on both sides.
+        if below + above - 1 > from::MAX_VIEW_NESTING { Err(nested_too_deeply()) } else { Ok(()) }
+    }
+
     /// Binds an expression over `columns`, e.g. a DEFAULT (no columns), the WHERE of a DELETE or an assignment of an UPDATE. It refers to the columns by
     /// name, qualified by `relation` if one is given. Subqueries are allowed.
     pub fn bind_expr(&self, expr: &ast::Expr, relation: Option<&str>, columns: &[Column]) -> Result<(Expr, Type)> {
@@ -260,7 +294,12 @@ fn finish(relation: Relation, state: State) -> Result<BoundQuery> {
 
 /// DataFusion's analysis (types of subqueries, limits and window frames); a bound plan's expressions come out as they went in.
 pub fn analyze(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let plan = Analyzer::new().execute_and_check(plan, &ConfigOptions::default(), |_, _| {}).map_err(bind_error)?;
+    let (analyzer, options) = (Analyzer::new(), ConfigOptions::default());
+    let plan = match is_correlated(&plan)? {
+        false => analyzer.execute_and_check(plan, &options, |_, _| {}).map_err(bind_error)?,
+        // The check would refuse what only DataFusion's own rules can't turn into joins.
+        true => analyzer.rules.iter().try_fold(plan, |plan, rule| rule.analyze(plan, &options)).map_err(bind_error)?,
+    };
     // What DataFusion's functions return may be another string type than TEXT's.
     with_text_columns(plan)
 }
@@ -296,8 +335,39 @@ pub fn optimize_batch(plan: LogicalPlan) -> Result<LogicalPlan> {
     let mut options = ConfigOptions::default();
     options.optimizer.expand_views_at_output = false;
     let context = OptimizerContext::new_with_config_options(Arc::new(options));
-    let plan = Optimizer::new().optimize(plan, &context, |_, _| {}).map_err(bind_error)?;
+    let optimize = |plan: LogicalPlan| Optimizer::new().optimize(plan, &context, |_, _| {}).map_err(bind_error);
+    let plan = match is_correlated(&plan)? {
+        false => optimize(plan)?,
+        // DataFusion's rules make the better plan where they know the form of the subquery.
+        true => match optimize(plan.clone()) {
+            Ok(optimized) if !is_correlated(&optimized)? => optimized,
+            _ => {
+                let optimized = optimize(decorrelate::decorrelate(plan)?)?;
+                if is_correlated(&optimized)? {
+                    return Err(Error::unsupported("this correlated subquery is not supported")
+                        .with_hint("Join with the tables of the subquery and GROUP BY the columns of the outer query."));
+                }
+                optimized
+            }
+        },
+    };
     with_text_columns(plan)
+}
+
+/// Whether a plan holds a subquery, in an expression or in FROM, that is computed for each row of the query around it: no join.
+fn is_correlated(plan: &LogicalPlan) -> Result<bool> {
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        found |= matches!(node, LogicalPlan::Subquery(subquery) if !subquery.outer_ref_columns.is_empty());
+        node.apply_expressions(|expr| {
+            expr.apply(|expr| {
+                found |= decorrelate::subquery_in(expr).is_some_and(|subquery| !subquery.outer_ref_columns.is_empty());
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })
+    .map_err(bind_error)?;
+    Ok(found)
 }
 
 impl Session<'_> {

@@ -17,13 +17,13 @@ pub mod text;
 
 use std::sync::Arc;
 
-use arrow::array::ArrayRef;
+use arrow::array::{ArrayRef, Int64Array};
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use datafusion::common::{DataFusionError, ScalarValue};
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
-use weir_catalog::{Error, Result, SqlType};
+use weir_catalog::{Error, Result, SqlState, SqlType};
 
 /// What a [`NativeFunction`] computes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +40,8 @@ pub enum Kernel {
     DateTime(datetime::Operation),
     /// Text.
     String(string::Operation),
+    /// The first argument; `21000` where the second, the number of rows that it was taken from, is over 1.
+    SingleValue,
 }
 
 /// A function of weir's own, its result type fixed by the binder.
@@ -94,12 +96,21 @@ impl ScalarUDFImpl for NativeFunction {
                     Kernel::Math(operation) => math::evaluate(*operation, &arrays, &self.result),
                     Kernel::DateTime(operation) => datetime::evaluate(*operation, &arrays, &self.result),
                     Kernel::String(operation) => string::evaluate(*operation, &arrays),
+                    Kernel::SingleValue => single_value(&arrays),
                 }
             }
         }
         .map_err(external)?;
         if constant { Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&result, 0)?)) } else { Ok(ColumnarValue::Array(result)) }
     }
+}
+
+fn single_value(arrays: &[ArrayRef]) -> Result<ArrayRef> {
+    let counts: &Int64Array = downcast(&arrays[1])?;
+    if counts.iter().flatten().any(|count| count > 1) {
+        return Err(Error::new(SqlState::CARDINALITY_VIOLATION, "more than one row returned by a subquery used as an expression"));
+    }
+    Ok(arrays[0].clone())
 }
 
 /// A weir error inside a DataFusion one.

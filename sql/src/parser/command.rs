@@ -6,6 +6,30 @@ use weir_catalog::Result;
 use super::Cursor;
 use crate::statement::{DropKind, ShowKind, Statement};
 
+/// The words that statements without a plan begin with.
+const STATEMENTS: &[&str] = &[
+    "ABORT",
+    "ALTER",
+    "BEGIN",
+    "CHECKPOINT",
+    "COMMIT",
+    "DEALLOCATE",
+    "DELETE",
+    "DESC",
+    "DESCRIBE",
+    "DISCARD",
+    "DROP",
+    "END",
+    "EXPLAIN",
+    "FLUSH",
+    "RESET",
+    "ROLLBACK",
+    "SET",
+    "SHOW",
+    "START",
+    "UPDATE",
+];
+
 impl Cursor<'_> {
     /// `BEGIN`, `START TRANSACTION`, `COMMIT`, `END`, `ROLLBACK`, `ABORT`.
     pub(super) fn transaction(&mut self) -> Result<Statement> {
@@ -29,7 +53,10 @@ impl Cursor<'_> {
             self.transaction_modes()?;
             return Ok(statement);
         }
-        self.refuse(&["TO", "AND CHAIN"])?;
+        if self.peek_is(0, "TO") {
+            return Err(self.unsupported("ROLLBACK TO SAVEPOINT is not supported"));
+        }
+        self.refuse(&["AND CHAIN"])?;
         self.accept(&["AND", "NO", "CHAIN"]);
         Ok(statement)
     }
@@ -209,16 +236,23 @@ impl Cursor<'_> {
         }
         // Flink's spelling.
         self.accept(&["PLAN", "FOR"]);
-        self.refuse(&["UPDATE", "DELETE", "MERGE", "EXECUTE", "DECLARE"])?;
         let explainable = self.at_query() || self.peek_is(0, "CREATE") || self.peek_is(0, "INSERT");
-        if !explainable {
+        let from = self.location();
+        let Some(word) = self.peek_word(0).map(|word| word.value.to_ascii_uppercase()).or_else(|| explainable.then(String::new)) else {
             return Err(self.syntax_error());
+        };
+        let before = self.syntax_error();
+        let refused = self
+            .unsupported(format!("EXPLAIN {word} is not supported"))
+            .with_hint("EXPLAIN shows the plans of queries, CREATE MATERIALIZED VIEW, CREATE SINK, and INSERT INTO a connector table.");
+        if !explainable {
+            let is_statement = STATEMENTS.contains(&word.as_str()) || super::UNSUPPORTED_STATEMENTS.contains(&word.as_str());
+            return Err(if is_statement { refused } else { before });
         }
-        let (from, before) = (self.location(), self.syntax_error());
         let statement = self.statement()?;
         match statement {
             Statement::Query(_) | Statement::CreateMaterializedView { .. } | Statement::CreateSink { .. } | Statement::Insert { .. } => {}
-            _ => return Err(before),
+            _ => return Err(refused),
         }
         // Read again on its own, so that its spans count from its own first character.
         let text = self.source.text(from, self.location());
@@ -303,8 +337,10 @@ impl Cursor<'_> {
             Some("CHECKPOINT") => Ok(Statement::Checkpoint),
             // What else DISCARD ALL throws away, a session here has not, or the protocol keeps and replaces by name.
             Some("DISCARD") => match self.accept_one_of(&["ALL", "PLANS", "SEQUENCES", "TEMP", "TEMPORARY"]) {
-                Some("ALL") => Ok(Statement::ResetAll),
-                Some(_) => Ok(Statement::NoOp("DISCARD")),
+                Some("ALL") => Ok(Statement::DiscardAll),
+                Some("PLANS") => Ok(Statement::NoOp("DISCARD PLANS")),
+                Some("SEQUENCES") => Ok(Statement::NoOp("DISCARD SEQUENCES")),
+                Some(_) => Ok(Statement::NoOp("DISCARD TEMP")),
                 None => Err(self.syntax_error()),
             },
             Some("DEALLOCATE") => {

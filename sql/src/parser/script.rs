@@ -18,6 +18,10 @@ const MAX_NESTING: usize = 100;
 /// How many operators may follow one another, nested ones included, without a comma between them: each can be one level of the syntax tree.
 const MAX_OPERATORS: usize = 2_000;
 
+/// How many of those may be arithmetic, concatenations and casts, whose operands are one another's results: `a + b || c::text`. DataFusion works out the type
+/// and the name of each anew at each level, several times over, in time that grows with the cube of the number: 200 take about a second, 500 took 20.
+const MAX_COMPUTATIONS: usize = 200;
+
 /// How many parentheses, nested queries counted in, may stand directly inside another where a table is expected: `sqlparser` reads what is in
 /// such a one twice, first as a query and then as a join.
 const MAX_DOUBLED: usize = 10;
@@ -197,7 +201,7 @@ impl<'a> Source<'a> {
 /// `54001`: deeper than any walk over the syntax tree or the plan may go.
 pub(super) fn too_complex() -> Error {
     Error::new(SqlState::STATEMENT_TOO_COMPLEX, "statement too complex").with_detail(format!(
-        "Expressions and queries may nest {MAX_NESTING} levels deep, chain {MAX_OPERATORS} operators and join {MAX_RELATIONS} relations."
+        "Expressions and queries may nest {MAX_NESTING} levels deep, chain {MAX_OPERATORS} operators, {MAX_COMPUTATIONS} of them computations, and join {MAX_RELATIONS} relations."
     ))
 }
 
@@ -229,16 +233,35 @@ pub(super) fn check_limits(source: &Source, tokens: &[TokenWithSpan]) -> Result<
         inner: usize,
         deepest: usize,
         set_operators: usize,
+        /// The same for computations: since the last word or symbol that ends one, the deepest closed one since then, and the deepest before.
+        computations: usize,
+        computed_inside: usize,
+        most_computed: usize,
         /// What follows stands in a FROM.
         in_from: bool,
         /// The parenthesis stands where a table may.
         table: bool,
         /// Parentheses around this one, and itself, that stand directly inside another in the place of a table.
         doubled: usize,
+        /// Signs and NOTs in a row, up to the last token.
+        prefixes: usize,
+        /// CASEs without their END.
+        cases: usize,
     }
     impl Level {
         fn depth(&self) -> usize {
             self.deepest.max(self.operators + self.inner) + self.set_operators
+        }
+
+        fn computed(&self) -> usize {
+            self.most_computed.max(self.computations + self.computed_inside)
+        }
+
+        /// A computation ends here.
+        fn end_computation(&mut self) {
+            self.most_computed = self.computed();
+            self.computations = 0;
+            self.computed_inside = 0;
         }
     }
     let mut levels = vec![Level::default()];
@@ -248,6 +271,13 @@ pub(super) fn check_limits(source: &Source, tokens: &[TokenWithSpan]) -> Result<
         let position = |error: Error| error.with_position(source.character(token.span.start) + 1);
         let open = levels.len();
         let Some(level) = levels.last_mut() else { return Err(source.too_complex()) };
+        // A sign or a NOT nests what follows it, a parenthesis included.
+        level.prefixes = match &token.token {
+            Token::Plus | Token::Minus | Token::Tilde | Token::PGSquareRoot | Token::PGCubeRoot | Token::AtSign => level.prefixes + 1,
+            token if is_keyword(token, Keyword::NOT) => level.prefixes + 1,
+            Token::Whitespace(_) | Token::LParen | Token::LBracket | Token::LBrace => level.prefixes,
+            _ => 0,
+        };
         match &token.token {
             Token::Whitespace(Whitespace::MultiLineComment(comment)) if comment.starts_with('+') => {
                 if !before.is_some_and(|token| is_keyword(token, Keyword::SELECT)) {
@@ -271,14 +301,16 @@ pub(super) fn check_limits(source: &Source, tokens: &[TokenWithSpan]) -> Result<
             }
             Token::RParen | Token::RBracket | Token::RBrace => {
                 if open > 1 {
-                    let depth = level.depth() + 1;
+                    let (depth, computed) = (level.depth() + 1, level.computed());
                     levels.pop();
                     if let Some(outer) = levels.last_mut() {
                         outer.inner = outer.inner.max(depth);
+                        outer.computed_inside = outer.computed_inside.max(computed);
                     }
                 }
             }
             Token::Comma => {
+                level.end_computation();
                 level.deepest = level.deepest.max(level.operators + level.inner);
                 level.operators = 0;
                 level.inner = 0;
@@ -292,17 +324,42 @@ pub(super) fn check_limits(source: &Source, tokens: &[TokenWithSpan]) -> Result<
                 if word.keyword == Keyword::SYSTEM_TIME && before.is_some_and(|token| is_keyword(token, Keyword::FOR)) {
                     return Err(position(Error::unsupported("FOR SYSTEM_TIME AS OF is not supported")));
                 }
+                if matches!(word.keyword, Keyword::SYMMETRIC | Keyword::ASYMMETRIC)
+                    && word.quote_style.is_none()
+                    && before.is_some_and(|token| is_keyword(token, Keyword::BETWEEN))
+                {
+                    let clause = word.value.to_ascii_uppercase();
+                    return Err(position(
+                        Error::unsupported(format!("BETWEEN {clause} is not supported"))
+                            .with_hint("Write BETWEEN least(a, b) AND greatest(a, b)."),
+                    ));
+                }
+                match word.keyword {
+                    Keyword::CASE => level.cases += 1,
+                    Keyword::END => level.cases = level.cases.saturating_sub(1),
+                    _ => {}
+                }
                 level.in_from = match word.keyword {
                     Keyword::FROM | Keyword::JOIN => true,
                     keyword => level.in_from && !ENDS_FROM.contains(&keyword),
                 };
+                if ends_computation(word.keyword) {
+                    level.end_computation();
+                }
                 level.set_operators += usize::from(SET_OPERATORS.contains(&word.keyword));
                 level.operators += usize::from(is_operator(word.keyword));
             }
             Token::Number(..) | Token::SingleQuotedString(_) | Token::Period | Token::Placeholder(_) => {}
-            _ => level.operators += 1,
+            Token::Eq | Token::Neq | Token::Lt | Token::Gt | Token::LtEq | Token::GtEq => {
+                level.end_computation();
+                level.operators += 1;
+            }
+            _ => {
+                level.computations += 1;
+                level.operators += 1;
+            }
         }
-        let depth: usize = types + levels.len();
+        let depth: usize = types + levels.len() + levels.iter().map(|level| level.prefixes + level.cases).sum::<usize>();
         if depth > MAX_NESTING {
             return Err(too_complex().with_position(source.character(token.span.start) + 1));
         }
@@ -315,7 +372,15 @@ pub(super) fn check_limits(source: &Source, tokens: &[TokenWithSpan]) -> Result<
     }
     // Unclosed parentheses are a syntax error, but the parser gets as deep before it says so.
     let depth = levels.iter().rev().fold(0, |inner, level| level.depth().max(level.operators + inner + level.set_operators) + 1);
-    if depth > MAX_OPERATORS { Err(source.too_complex()) } else { Ok(()) }
+    let computed = levels.iter().map(Level::computed).max().unwrap_or(0);
+    if depth > MAX_OPERATORS || computed > MAX_COMPUTATIONS { Err(source.too_complex()) } else { Ok(()) }
+}
+
+/// Whether the word stands between two computations, or is an operator that makes no deep types of them.
+fn ends_computation(keyword: Keyword) -> bool {
+    use Keyword::{AND, BETWEEN, BY, CASE, ELSE, END, FROM, HAVING, ILIKE, IN, IS, LIKE, LIMIT, ON, OR, SELECT, THEN, UNION, WHEN, WHERE};
+    [AND, BETWEEN, BY, CASE, ELSE, END, FROM, HAVING, ILIKE, IN, IS, LIKE, LIMIT, ON, OR, SELECT, THEN, UNION, WHEN, WHERE]
+        .contains(&keyword)
 }
 
 /// After these words a parenthesis is no table's.

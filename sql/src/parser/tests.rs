@@ -83,7 +83,7 @@ fn syntax_errors_have_postgres_wording_and_position() {
         ("SELECT * FROM t RETURNING", "syntax error at or near \"RETURNING\"", 17),
         ("DROP TABLE a,", "syntax error at end of input", 14),
         ("FLUSH now", "syntax error at or near \"now\"", 7),
-        ("EXPLAIN FLUSH", "syntax error at or near \"FLUSH\"", 9),
+        ("EXPLAIN PLEASE", "syntax error at or near \"PLEASE\"", 9),
         ("UPDATE t SET a = 1, a = 2", "multiple assignments to same column \"a\"", 21),
         ("SELECT 1 LIMIT 1 FETCH FIRST 2 ROWS ONLY", "multiple LIMIT clauses not allowed", 30),
         ("CREATE TABLE t (a ROW<b INT>>) WITH (connector = 'x')", "syntax error at or near \")\"", 30),
@@ -207,7 +207,10 @@ fn clauses_that_nothing_consumes_are_refused() {
         ("EXPLAIN ANALYZE SELECT 1", "ANALYZE is not supported"),
         ("EXPLAIN VERBOSE SELECT 1", "VERBOSE is not supported"),
         ("EXPLAIN (FORMAT json) SELECT 1", "an option of EXPLAIN is not supported"),
-        ("EXPLAIN UPDATE t SET a = 1", "UPDATE is not supported"),
+        ("EXPLAIN UPDATE t SET a = 1", "EXPLAIN UPDATE is not supported"),
+        ("EXPLAIN FLUSH", "EXPLAIN FLUSH is not supported"),
+        ("EXPLAIN CREATE TABLE t (a INT)", "EXPLAIN CREATE is not supported"),
+        ("SELECT 1 BETWEEN SYMMETRIC 2 AND 0", "BETWEEN SYMMETRIC is not supported"),
         ("BEGIN ISOLATION LEVEL SERIALIZABLE", "SERIALIZABLE is not supported"),
         ("BEGIN READ ONLY", "READ ONLY is not supported"),
         ("ROLLBACK TO SAVEPOINT s", "TO is not supported"),
@@ -520,7 +523,7 @@ fn settings() {
         assert_eq!((name.as_str(), value.as_deref(), local), (*expected_name, *expected_value, *expected_local), "{sql}");
     }
     assert!(matches!(one("RESET ALL"), Statement::ResetAll));
-    assert!(matches!(one("DISCARD ALL"), Statement::ResetAll));
+    assert!(matches!(one("DISCARD ALL"), Statement::DiscardAll));
     assert!(matches!(one("DEALLOCATE ALL"), Statement::NoOp("DEALLOCATE ALL")));
     assert!(matches!(one("DEALLOCATE PREPARE p"), Statement::NoOp("DEALLOCATE")));
     assert!(matches!(one("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED"), Statement::NoOp("SET")));

@@ -126,8 +126,10 @@ impl<'a> Lowering<'a> {
     }
 
     fn scan(&mut self, scan: &TableScan) -> Result<Lowered> {
-        let object = object_of(&scan.source)
-            .ok_or_else(|| Error::unsupported(format!("\"{}\" can't be read by a continuous query", scan.table_name.table())))?;
+        let object = object_of(&scan.source).ok_or_else(|| {
+            refuse::unsupported(&format!("reading system view \"{}\" is not supported", scan.table_name.table()))
+                .with_hint("A system view shows the present and has no changes to follow: read it with a SELECT of its own.")
+        })?;
         match object.as_ref() {
             Object::StoredTable(_) | Object::ConnectorTable(_) => {}
             Object::Job(job) if matches!(job.kind, JobKind::MaterializedView { .. }) => {}

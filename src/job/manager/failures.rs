@@ -90,14 +90,19 @@ impl Manager {
 
     /// Stops a job for good, with what reads it.
     pub(super) fn stop_with(&mut self, id: ObjectId, error: Error) {
+        let stopped = self.jobs.get(&id).map_or_else(String::new, |job| job.job.name.clone());
         for member in self.with_readers(id) {
             self.checkpoint_lost(member, &error);
             self.leave_cohort(member);
             let Some(job) = self.jobs.get_mut(&member) else { continue };
             job.stop_tasks();
             job.state = JobState::Failed;
-            let error =
-                if member == id { error.clone() } else { error.clone().with_detail("A view that it reads was stopped by this error.") };
+            let error = if member == id {
+                error.clone()
+            } else {
+                let detail = error.detail().map_or_else(String::new, |detail| format!("{detail} "));
+                error.clone().with_detail(format!("{detail}Job \"{stopped}\", whose view it reads, was stopped by this error."))
+            };
             job.last_error = Some(error.clone());
             if let Some(published) = job.published.take() {
                 let _ = published.send(Err(error.clone()));
@@ -159,14 +164,23 @@ impl Manager {
             return;
         }
         // A connector's rows can't be read again: its job goes on from the checkpoint. All others are rebuilt from the present rows.
-        let from_rows: Vec<ObjectId> = self.with_readers(id).into_iter().collect();
-        let order = self.inputs_first(&from_rows);
+        let readers: Vec<ObjectId> = self.with_readers(id).into_iter().collect();
+        let mut order: Vec<ObjectId> = Vec::with_capacity(readers.len());
+        for member in self.inputs_first(&readers) {
+            let waits_for =
+                |input: &ObjectId| !order.contains(input) && self.jobs.get(input).is_none_or(|other| other.state == JobState::Failed);
+            // A reader that another stopped view keeps from beginning stays stopped, and so does what reads it.
+            if member == id || !self.jobs.get(&member).is_some_and(|job| job.upstream.iter().any(waits_for)) {
+                order.push(member);
+            }
+        }
         for member in &order {
             if !self.reads_connector(*member) {
                 self.manifest.jobs.remove(member);
             }
             if let Some(job) = self.jobs.get_mut(member) {
                 job.failures = 0;
+                job.last_error = None;
                 job.state = JobState::Restarting;
                 if let Some(view) = self.context.views.read().get(member) {
                     view.revive();

@@ -14,11 +14,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use weir_catalog::{Error, JobKind, ObjectId, Result};
 
 use super::checkpoints::Schedule;
+use super::jobs::RunningJob;
 use super::{Event, Manager};
 use crate::checkpoint::JobCheckpoint;
 use crate::job::build::{self, BuiltJob, HeadPlan};
 use crate::job::feed::TableFeed;
-use crate::job::status::{JobState, OperatorStatus};
+use crate::job::status::{JobState, OperatorStatus, stopped_input};
 use crate::operators::materialize::RowReader;
 use crate::runtime::exchange::OutputEdge;
 use crate::runtime::replay::{Replay, SplitHistory};
@@ -115,9 +116,17 @@ impl Manager {
         job.run = run;
         job.state = JobState::Starting;
         job.restoring = restore;
-        // A view's readers can only be built when its own subtasks are there: they have as many.
         let upstream = job.upstream.clone();
-        if upstream.iter().any(|input| self.jobs.get(input).is_none_or(|other| other.state == JobState::Starting)) {
+        // A stopped view has no subtasks to read from: until it is resumed, what reads it can't begin.
+        let stopped = upstream.iter().filter_map(|input| self.jobs.get(input)).find(|other| other.state == JobState::Failed);
+        if let Some(stopped) = stopped {
+            let error = stopped_input(&stopped.job.name, stopped.last_error.as_ref());
+            self.fail(id, error);
+            return;
+        }
+        // A view's readers can only be built when its own subtasks are there: they have as many.
+        let waits = |other: &RunningJob| matches!(other.state, JobState::Starting | JobState::Restarting);
+        if upstream.iter().any(|input| self.jobs.get(input).is_none_or(waits)) {
             return;
         }
         self.spawn_build(id);

@@ -39,10 +39,20 @@ fn deep_statements_are_refused_and_long_ones_are_not() {
     let doubled = format!("SELECT * FROM {}", "((SELECT * FROM ".repeat(11));
     assert_eq!(failure(&doubled).0, "54001");
     let exact = |sql: &str| failure(sql).0;
-    assert_eq!(exact(&format!("SELECT 1{}", " + 1".repeat(2_001))), "54001");
+    assert_eq!(exact(&format!("SELECT 1{}", " + 1".repeat(201))), "54001");
+    assert_eq!(exact(&format!("SELECT a{} FROM t", "::text || 'x'".repeat(101))), "54001");
+    assert_eq!(exact(&format!("SELECT ({0}) + ({0}) FROM t WHERE a{1} > 1", vec!["a"; 100].join(" * "), " + 1".repeat(201))), "54001");
+    assert_eq!(exact(&format!("SELECT 1 WHERE a{}", " OR a".repeat(2_001))), "54001");
+    for part in ["NOT ", "NOT (NOT ", "CASE WHEN true THEN "] {
+        assert_eq!(exact(&format!("SELECT {}true", part.repeat(300))), "54001", "{part}");
+    }
     assert_eq!(exact(&format!("SELECT {}1{}", "(".repeat(101), ")".repeat(101))), "54001");
     let long = [
-        format!("SELECT 1{}", " + 1".repeat(1_900)),
+        format!("SELECT 1{}", " + 1".repeat(190)),
+        format!("SELECT ({0}) + ({0}) FROM t", vec!["a"; 100].join(" * ")),
+        format!("SELECT 1 WHERE a + 1 > 2{}", " OR a + 1 > 2".repeat(600)),
+        format!("SELECT CASE a {} END", "WHEN 1 + 1 THEN 2 + 2 ".repeat(400)),
+        format!("SELECT {}true", "NOT ".repeat(90)),
         format!("SELECT 1{}", ", 1 + 1".repeat(20_000)),
         format!("INSERT INTO t VALUES (1, 'a'){}", ", (1, 'a')".repeat(50_000)),
         format!("SELECT {}1{}", "(".repeat(90), ")".repeat(90)),
