@@ -213,7 +213,7 @@ fn clauses_that_nothing_consumes_are_refused() {
         ("SELECT 1 BETWEEN SYMMETRIC 2 AND 0", "BETWEEN SYMMETRIC is not supported"),
         ("BEGIN ISOLATION LEVEL SERIALIZABLE", "SERIALIZABLE is not supported"),
         ("BEGIN READ ONLY", "READ ONLY is not supported"),
-        ("ROLLBACK TO SAVEPOINT s", "TO is not supported"),
+        ("ROLLBACK TO SAVEPOINT s", "ROLLBACK TO SAVEPOINT is not supported"),
         ("COMMIT AND CHAIN", "AND CHAIN is not supported"),
         ("COMMIT PREPARED 'x'", "PREPARED is not supported"),
         ("SAVEPOINT s", "SAVEPOINT is not supported"),
