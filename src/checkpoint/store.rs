@@ -185,8 +185,9 @@ impl CheckpointStore {
         true
     }
 
-    /// Says that the checkpoint in the manifest of this number counts as failed, although it may have become durable: the manifest goes with the next
-    /// one that is retired, before any file that it names.
+    /// Says that the manifest of this number is needed no more, or counts as failed although it may have become durable: it goes with the next
+    /// [`CheckpointStore::retire`], before any file that it names. To be said before the files are: of two that retire at a time, the second to be asked
+    /// may be the first to remove.
     pub fn abandon(&self, number: u64) {
         self.abandoned.lock().push(number);
     }
@@ -206,12 +207,11 @@ impl CheckpointStore {
         self.files.sync_dir(&self.dir)
     }
 
-    /// Removes the manifests `dropped`, and the files that none of `retained` names and that no checkpoint uses whose barrier is `under_way`.
-    pub fn retire(&self, dropped: &[u64], retained: &[Manifest], under_way: &dyn Fn(BarrierNumber) -> bool) -> Result<()> {
+    /// Removes the abandoned manifests, and the files that none of `retained` names and that no checkpoint uses whose barrier is `under_way`.
+    pub fn retire(&self, retained: &[Manifest], under_way: &dyn Fn(BarrierNumber) -> bool) -> Result<()> {
         {
             // What could not be removed is tried again with the next one.
             let mut abandoned = self.abandoned.lock();
-            abandoned.extend_from_slice(dropped);
             for number in abandoned.iter() {
                 self.files.remove(&self.dir.join(manifest_name(*number)))?;
             }

@@ -85,7 +85,7 @@ fn an_older_checkpoint_is_taken_only_when_told_to_and_the_newer_ones_stay_until_
     assert_eq!(store.next_manifest_number(0), 4);
     let next = manifest(&store, dir, 4, 40);
     store.write_manifest(&next).unwrap();
-    store.retire(&[], &[manifests[0].clone(), manifests[1].clone(), next], &|used_by| used_by >= 41).unwrap();
+    store.retire(&[manifests[0].clone(), manifests[1].clone(), next], &|used_by| used_by >= 41).unwrap();
     assert_eq!(names(dir), [manifest_file(1), manifest_file(2), manifest_file(4)]);
     let (store, manifests) = open(dir, None).unwrap();
     assert_eq!(barriers(&manifests), [10, 20, 40]);
@@ -118,7 +118,7 @@ fn an_older_one_that_is_damaged_does_not_stop_a_start() {
     let (store, manifests) = open(dir, None).unwrap();
     assert_eq!(barriers(&manifests), [10, 30]);
     assert_eq!(open(dir, Some(20)).unwrap_err().code().as_str(), "22023");
-    store.retire(&[], &manifests, &|used_by| used_by >= 31).unwrap();
+    store.retire(&manifests, &|used_by| used_by >= 31).unwrap();
     assert_eq!(names(dir), [manifest_file(1), manifest_file(3)]);
 }
 
@@ -132,9 +132,30 @@ fn one_that_counts_as_failed_goes_before_its_files() {
     store.abandon(4);
     let next = manifest(&store, dir, 5, 50);
     store.write_manifest(&next).unwrap();
-    store.retire(&[1, 2, 3], &[next], &|used_by| used_by >= 51).unwrap();
+    [1, 2, 3].iter().for_each(|number| store.abandon(*number));
+    store.retire(&[next], &|used_by| used_by >= 51).unwrap();
     assert_eq!(names(dir), [manifest_file(5)]);
     assert_eq!(names(&dir.join("files")), ["aa-50-CURRENT"]);
+}
+
+/// Two manifests are given up one after another, and whoever gave up the second removes first: the first must not stay behind without its files.
+#[test]
+fn who_retires_first_removes_what_others_gave_up_before() {
+    let folder = folder();
+    let dir = folder.path();
+    let store = store(dir);
+    let (_, manifests) = open(dir, None).unwrap();
+    store.abandon(1);
+    let later = [manifests[1].clone(), manifests[2].clone()];
+    store.abandon(2);
+    store.retire(&manifests[2..], &|used_by| used_by >= 31).unwrap();
+    let whole =
+        |dir: &Path| open(dir, None).unwrap().1.iter().flat_map(Manifest::files).all(|file| dir.join("files").join(&file.name).exists());
+    assert_eq!(names(dir), [manifest_file(3)]);
+    assert!(whole(dir));
+    store.retire(&later, &|used_by| used_by >= 31).unwrap();
+    assert_eq!(names(dir), [manifest_file(3)]);
+    assert!(whole(dir));
 }
 
 #[test]
@@ -160,7 +181,7 @@ fn a_file_that_comes_back_is_not_removed_under_whoever_puts_it() {
         let barrier = 100 + 2 * round;
         store.put("bb", &from, "000007.sst", barrier).unwrap();
         std::thread::scope(|scope| {
-            let removing = scope.spawn(|| store.retire(&[], &[], &|used_by| used_by > barrier).unwrap());
+            let removing = scope.spawn(|| store.retire(&[], &|used_by| used_by > barrier).unwrap());
             let stored = store.put("bb", &from, "000007.sst", barrier + 1).unwrap();
             removing.join().unwrap();
             let path = dir.join("files").join(&stored.handle.name);

@@ -261,7 +261,8 @@ impl Life {
         }
         let needed = self.retained.iter().map(|manifest| manifest.log_position(|_| true)).min().unwrap_or(0);
         let next = self.numbers.peek();
-        self.store.retire(&dropped, self.retained.make_contiguous(), &|barrier| barrier >= next)?;
+        dropped.iter().for_each(|number| self.store.abandon(*number));
+        self.store.retire(self.retained.make_contiguous(), &|barrier| barrier >= next)?;
         self.log.truncate_before(needed + 1)?;
         Ok(())
     }

@@ -96,6 +96,9 @@ impl Manager {
     /// Removes the manifests `dropped`, then the files and the part of the log that only they needed: in this order, so that whatever manifest is found
     /// after a crash can be started from.
     fn remove_unneeded(&mut self, dropped: Vec<u64>) {
+        for number in dropped {
+            self.context.build.store.abandon(number);
+        }
         // What is durable: what is in memory only may be gone after a crash. An older retained checkpoint needs more of the log than the newest one.
         let positions = self.retained.iter().map(|manifest| manifest.log_position(|id| self.jobs.contains_key(&id)));
         let mut needed = positions.clone().min().unwrap_or(0);
@@ -118,7 +121,7 @@ impl Manager {
         let retained: Vec<Manifest> = self.retained.iter().chain(std::iter::once(&self.manifest)).cloned().collect();
         let (store, log) = (self.context.build.store.clone(), self.context.log.clone());
         self.context.spawner.spawn_blocking(move || {
-            if let Err(error) = store.retire(&dropped, &retained, &|barrier| barrier >= next || under_way.contains(&barrier)) {
+            if let Err(error) = store.retire(&retained, &|barrier| barrier >= next || under_way.contains(&barrier)) {
                 tracing::warn!(%error, "files of old checkpoints were not removed");
             } else if let Err(error) = log.truncate_before(needed + 1) {
                 tracing::warn!(%error, "old segments of the engine log were not removed");
