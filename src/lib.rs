@@ -19,12 +19,14 @@
 //! | [`log`] | the engine log and stored tables |
 //! | [`checkpoint`] | how it survives |
 //! | [`sources`], [`operators`], [`sinks`] | where data enters, changes and leaves |
+//! | [`formats`] | bytes to batches and back |
 //! | [`runtime`] | who runs |
 //! | [`job`] | who decides |
 //! | [`server`] | who asks |
 //! | [`shell`] | the REPL |
 
 pub mod checkpoint;
+pub mod formats;
 pub mod job;
 pub mod log;
 pub mod operators;
