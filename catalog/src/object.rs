@@ -63,6 +63,18 @@ pub struct ConnectorTable {
     pub sql: String,
 }
 
+impl ConnectorTable {
+    /// What its rows do to its content: those of a format that knows row kinds also take away.
+    pub fn changelog(&self) -> ChangelogMode {
+        let option = |wanted: &str| {
+            let canonical = |name: &str| name.to_ascii_lowercase().replace(['-', '_'], ".");
+            self.options.iter().find(|(name, _)| canonical(name) == wanted).map(|(_, value)| value.as_str())
+        };
+        let is_changes = option("format").is_some_and(|format| format.trim().eq_ignore_ascii_case("debezium-json"));
+        if is_changes || option("row.kind").is_some() { ChangelogMode::Retract } else { ChangelogMode::Append }
+    }
+}
+
 /// A macro: its query is put in where it is named.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use weir_catalog::{Error, ObjectId, Result, SqlState};
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::sinks::commit::PendingCommit;
 use crate::sources::SplitState;
 use crate::state::{StateBackendKind, StateDescriptor, StateSize};
 use crate::stream::{BarrierNumber, CommitSeq, KeyGroupRange};
@@ -74,7 +75,7 @@ impl Part {
     }
 }
 
-/// An operator's part: what its state is, one [`Part`] a subtask, and for a source the places of its splits.
+/// An operator's part: what its state is, one [`Part`] a subtask, for a source the places of its splits, and what becomes visible with the checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorCheckpoint {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -83,6 +84,8 @@ pub struct OperatorCheckpoint {
     pub parts: Vec<Part>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub splits: Vec<SplitState>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commits: Vec<PendingCommit>,
 }
 
 impl OperatorCheckpoint {
@@ -94,6 +97,7 @@ impl OperatorCheckpoint {
         }
         self.parts.extend(other.parts);
         self.splits.extend(other.splits);
+        self.commits.extend(other.commits);
     }
 }
 

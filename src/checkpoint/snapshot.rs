@@ -14,6 +14,7 @@ use crate::seams::clock::Stopwatch;
 use crate::seams::files::FilesRef;
 use crate::seams::hash::HashMap;
 use crate::seams::spawn::{Spawner, in_place};
+use crate::sinks::commit::{Committer, PendingCommits, make_durable};
 use crate::sources::SplitState;
 use crate::state::scratch::ScratchFolder;
 use crate::state::{StateBackendKind, StateDescriptor, StateSize};
@@ -90,6 +91,9 @@ pub struct SnapshotTaker {
     pub targets: Vec<SnapshotTarget>,
     /// The uid under which a source's splits stand.
     pub source_uid: Option<String>,
+    /// What operators of the subtask have to commit, by uid.
+    pub commits: Vec<(String, PendingCommits)>,
+    pub committer: Arc<Committer>,
 }
 
 /// A snapshot that was taken and is still to be stored.
@@ -124,7 +128,7 @@ struct Image {
 impl SnapshotTaker {
     /// Whether the subtask has anything to snapshot. Only those that do acknowledge a checkpoint.
     pub fn has_state(&self) -> bool {
-        !self.targets.is_empty() || self.source_uid.is_some()
+        !self.targets.is_empty() || self.source_uid.is_some() || !self.commits.is_empty()
     }
 
     /// Takes the snapshot of everything in `chain` that has state. The subtask stands still only for this call.
@@ -162,7 +166,8 @@ impl SnapshotTaker {
                         Some(part) if self.store.reuse(&part, barrier) => {
                             cost.files_reused = part.files.len() as u64;
                             cost.bytes = part.files.iter().map(|file| file.bytes).sum();
-                            let checkpoint = OperatorCheckpoint { states: target.states.clone(), parts: vec![part], splits: Vec::new() };
+                            let checkpoint =
+                                OperatorCheckpoint { states: target.states.clone(), parts: vec![part], ..OperatorCheckpoint::default() };
                             operators.push(OperatorPart { uid: target.uid.clone(), checkpoint, cost });
                             continue;
                         }
@@ -189,11 +194,19 @@ impl SnapshotTaker {
                 cost,
             });
         }
+        let listed: Vec<_> = self.commits.iter().map(|(uid, pending)| (uid.clone(), pending.list(&self.committer))).collect();
         let (store, files, folder) = (self.store.clone(), self.files.clone(), self.folder.clone());
         let work = Box::new(move || {
             let _folder = folder;
             for image in images {
                 operators.push(store_image(&store, &files, image, barrier)?);
+            }
+            for (uid, commits) in listed {
+                let stopwatch = Stopwatch::start();
+                make_durable(&files, &commits)?;
+                let store_us = stopwatch.elapsed().as_micros() as u64;
+                let checkpoint = OperatorCheckpoint { commits, ..OperatorCheckpoint::default() };
+                operators.push(OperatorPart { uid, checkpoint, cost: SnapshotCost { alignment_us, store_us, ..SnapshotCost::default() } });
             }
             Ok(SubtaskSnapshot { operators })
         });
@@ -239,7 +252,7 @@ fn store_image(store: &CheckpointStore, files: &FilesRef, image: Image, barrier:
     cost.store_us = stopwatch.elapsed().as_micros() as u64;
     Ok(OperatorPart {
         uid: image.uid,
-        checkpoint: OperatorCheckpoint { states: image.states, parts: vec![part], splits: Vec::new() },
+        checkpoint: OperatorCheckpoint { states: image.states, parts: vec![part], ..OperatorCheckpoint::default() },
         cost,
     })
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use weir_catalog::{Catalog, ChangelogMode, Error, Job, JobKind, Object, ObjectId, Result};
+use weir_catalog::{Catalog, ChangelogMode, ConnectorTable, Error, Job, JobKind, Object, ObjectId, Result};
 use weir_sql::graph::{Distribution, Node, NodeId, NodeOp, StreamGraph};
 
 use super::settings::StateBackendKind;
@@ -27,8 +27,11 @@ use crate::seams::files::FilesRef;
 use crate::seams::hash::HashMap;
 use crate::seams::random::Random;
 use crate::seams::spawn::Spawner;
-use crate::sources::Source;
+use crate::sinks::commit::{Committer, PendingCommit, PendingCommits, remove_abandoned};
+use crate::sinks::{OpenedSink, SinkContext};
 use crate::sources::connector;
+use crate::sources::file::dead_letters;
+use crate::sources::{DeadLetterContext, Source, SourceContext};
 use crate::state::RestorePart;
 use crate::state::key_codec::KeyCodec;
 use crate::state::memory::MemoryBackend;
@@ -39,11 +42,17 @@ use crate::state::versions::{VersionedStore, Versions};
 use crate::state::{StateBackend, StateDescriptor};
 use crate::stream::KeyGroupRange;
 
+/// What the scan of a connector table is called among a job's operators.
+pub const CONNECTOR_SCAN: &str = "connector scan";
+
 /// What every job is built with.
 #[derive(Clone)]
 pub struct BuildContext {
     pub files: FilesRef,
     pub store: Arc<CheckpointStore>,
+    pub committer: Arc<Committer>,
+    /// The folder of records that could not be read.
+    pub dead_letters: PathBuf,
     pub rocks: Arc<SharedRocks>,
     pub state_backend: StateBackendKind,
     pub memory: Arc<MemoryPool>,
@@ -210,8 +219,13 @@ pub fn build(
         sources: 0,
         bounded: true,
     };
+    // What this run writes outside has names of its own, which sort behind those of the runs that it goes on from.
+    let incarnation = format!("{:012}{:06x}", restore.map_or(0, |restore| restore.barrier), context.random.lock().next_u64() >> 40);
     for (at, (chain, (inboxes, edges))) in chains.iter().zip(inboxes.into_iter().zip(edges)).enumerate() {
         let root = chain.nodes.last() == Some(&graph.root().id);
+        let ends = Ends { context, catalog, job, restore, incarnation: &incarnation, parallelism: chain.parallelism };
+        let mut sources = ends.sources(&graph.nodes[chain.nodes[0]])?.into_iter();
+        let mut sinks = if root { ends.sinks(graph.root())?.into_iter() } else { Vec::new().into_iter() };
         if root {
             built.root_parallelism = chain.parallelism;
         }
@@ -229,13 +243,16 @@ pub fn build(
                 described: Vec::new(),
                 targets: Vec::new(),
                 source_uid: None,
+                source: sources.next(),
+                sink: sinks.next(),
+                commits: Vec::new(),
                 versions: None,
             };
             let head = maker.head(&graph.nodes[chain.nodes[0]], inbox, &mut built.bounded)?;
             for node in &chain.nodes {
                 maker.operator(&graph.nodes[*node])?;
             }
-            let SubtaskMaker { operators, described, targets, source_uid, versions, .. } = maker;
+            let SubtaskMaker { operators, described, targets, source_uid, commits, versions, .. } = maker;
             let metrics = Arc::new(SubtaskMetrics::default());
             // A source is what a chain without inputs begins with.
             let source = described.first().filter(|_| !matches!(head, HeadPlan::Inputs(_))).map(|(_, _, counters)| counters.clone());
@@ -258,6 +275,8 @@ pub fn build(
                 folder: folder.clone(),
                 targets,
                 source_uid,
+                commits,
+                committer: context.committer.clone(),
             };
             built.stateful_subtasks += usize::from(snapshots.has_state());
             built.subtasks.push(BuiltSubtask {
@@ -325,6 +344,84 @@ fn chains(graph: &StreamGraph, parallelism: &[usize], consumers: &[usize]) -> Ve
     chains
 }
 
+/// Opens what a job has of the outside world, for all subtasks of a chain together.
+struct Ends<'a> {
+    context: &'a BuildContext,
+    catalog: &'a Catalog,
+    job: &'a Job,
+    restore: Option<&'a JobCheckpoint>,
+    incarnation: &'a str,
+    parallelism: usize,
+}
+
+/// One subtask's source, and what it has to commit.
+type OpenedSource = (Box<dyn Source>, Option<PendingCommits>);
+
+impl Ends<'_> {
+    /// What the checkpoint lists for an operator.
+    fn restored_commits(&self, uid: &str) -> Vec<PendingCommit> {
+        self.restore.and_then(|restore| restore.operators.get(uid)).map(|operator| operator.commits.clone()).unwrap_or_default()
+    }
+
+    /// The sources of a chain that begins with `node`; none where that reads no connector.
+    fn sources(&self, node: &Node) -> Result<Vec<OpenedSource>> {
+        let NodeOp::ConnectorScan { table, projection } = &node.op else { return Ok(Vec::new()) };
+        let table = connector_table(self.catalog, *table)?;
+        let uid = node.uid.as_deref().ok_or_else(|| Error::internal("an operator with state has no uid"))?;
+        let splits = self.restore.and_then(|restore| restore.operators.get(uid)).map(|operator| operator.splits.as_slice());
+        let mut source_context = SourceContext::default();
+        let mut commits = Vec::new();
+        if connector::keeps_bad_records(table)? {
+            let restored = self.restored_commits(uid);
+            let job_prefix = format!("{}-", self.job.id);
+            let folder = dead_letters::folder(&self.context.dead_letters, table.id);
+            remove_abandoned(&self.context.files, &folder, &job_prefix, &restored)?;
+            commits.push(PendingCommits::new(restored));
+            commits.resize_with(self.parallelism, PendingCommits::default);
+            source_context.dead_letters = Some(DeadLetterContext {
+                files: self.context.files.clone(),
+                root: self.context.dead_letters.clone(),
+                prefix: format!("{job_prefix}{}", self.incarnation),
+                commits: commits.clone(),
+            });
+        }
+        let sources = connector::open_sources(table, projection, self.parallelism, splits, &source_context)?;
+        let mut commits = commits.into_iter();
+        Ok(sources.into_iter().map(|source| (source, commits.next())).collect())
+    }
+
+    /// The sinks of a chain whose last node is `root`; none where that is a view's.
+    fn sinks(&self, root: &Node) -> Result<Vec<OpenedSink>> {
+        if !matches!(root.op, NodeOp::Sink) {
+            return Ok(Vec::new());
+        }
+        crate::sinks::open_sinks(&SinkContext {
+            catalog: self.catalog,
+            job: self.job,
+            schema: &root.schema,
+            changelog: root.changelog,
+            parallelism: self.parallelism,
+            files: &self.context.files,
+            engine: &self.context.scratch,
+            incarnation: self.incarnation,
+            restored: self.restore.map(|_| self.restored_commits(&sink_uid(self.job))),
+        })
+    }
+}
+
+/// Under what a job's sink stands in a checkpoint.
+fn sink_uid(job: &Job) -> String {
+    format!("{}/sink", job.name)
+}
+
+fn connector_table(catalog: &Catalog, table: ObjectId) -> Result<&ConnectorTable> {
+    let object = catalog.get_id(table).ok_or_else(|| Error::internal(format!("table {table} does not exist")))?;
+    match object.as_ref() {
+        Object::ConnectorTable(table) => Ok(table),
+        _ => Err(Error::internal(format!("{} is not a connector table", object.name()))),
+    }
+}
+
 /// Makes the operators of one subtask.
 struct SubtaskMaker<'a> {
     context: &'a BuildContext,
@@ -339,6 +436,10 @@ struct SubtaskMaker<'a> {
     described: Vec<(String, String, Arc<OperatorMetrics>)>,
     targets: Vec<SnapshotTarget>,
     source_uid: Option<String>,
+    source: Option<OpenedSource>,
+    sink: Option<OpenedSink>,
+    /// What operators have to commit, by uid.
+    commits: Vec<(String, PendingCommits)>,
     versions: Option<Arc<Versions>>,
 }
 
@@ -364,17 +465,13 @@ impl SubtaskMaker<'_> {
                 let sender = senders.pop().ok_or_else(|| Error::internal("an inbox has no input"))?;
                 Ok(HeadPlan::View { view: *view, projection: projection.clone(), inbox, sender })
             }
-            NodeOp::ConnectorScan { table, projection } => {
-                let object = self.catalog.get_id(*table).ok_or_else(|| Error::internal(format!("table {table} does not exist")))?;
-                let Object::ConnectorTable(table) = object.as_ref() else {
-                    return Err(Error::internal(format!("{} is not a connector table", object.name())));
-                };
+            NodeOp::ConnectorScan { table, .. } => {
                 let uid = self.uid(node)?;
-                let splits = self.restore.and_then(|restore| restore.operators.get(&uid)).map(|operator| operator.splits.clone());
-                let source = connector::open_source(table, projection, self.subtask, self.parallelism, splits)?;
-                *bounded &= connector::is_bounded(table)?;
+                let (source, commits) = self.source.take().ok_or_else(|| Error::internal("a subtask has no source"))?;
+                *bounded &= connector::is_bounded(connector_table(self.catalog, *table)?)?;
+                self.commits.extend(commits.map(|commits| (uid.clone(), commits)));
                 self.source_uid = Some(uid);
-                self.describe(node, "connector scan");
+                self.describe(node, CONNECTOR_SCAN);
                 Ok(HeadPlan::Connector(source))
             }
             NodeOp::Values { rows } => {
@@ -443,8 +540,9 @@ impl SubtaskMaker<'_> {
                 self.push(node, "rows", Box::new(Materialize::new(layout, store, context.retained_barriers)))?;
             }
             NodeOp::Sink => {
-                let sink = crate::sinks::open_sink(self.catalog, self.job)?;
-                self.push(node, "sink", sink)?;
+                let OpenedSink { operator, commits } = self.sink.take().ok_or_else(|| Error::internal("a subtask has no sink"))?;
+                self.commits.extend(commits.map(|commits| (sink_uid(self.job), commits)));
+                self.push(node, "sink", operator)?;
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! The engine: what a data folder holds, opened, and everything that a session may ask of it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ use crate::seams::files::FilesRef;
 use crate::seams::hash::HashMap;
 use crate::seams::random::Random;
 use crate::seams::spawn::Spawner;
+use crate::sinks::commit::Committer;
+use crate::sources::file::dead_letters;
 use crate::state::memory_pool::MemoryPool;
 use crate::state::{SharedRocks, StateSnapshot};
 use crate::stream::{BarrierNumber, CommitSeq, KeyGroupRange};
@@ -35,6 +37,9 @@ pub const STACK_BYTES: usize = 256 << 20;
 const WRITE_BUFFER_SHARE: usize = 16;
 /// The stored tables' changes that are not in their base may hold this part of the memory: one in so many.
 const UNFOLDED_SHARE: usize = 16;
+/// The folder below the data folder that keeps records which could not be read.
+const DEAD_LETTERS: &str = "bad";
+
 /// Batch queries may hold this part of the memory: one in so many.
 pub const QUERY_SHARE: usize = 5;
 
@@ -65,6 +70,7 @@ pub struct Engine {
     board: Arc<RwLock<StatusBoard>>,
     manager: mpsc::UnboundedSender<Event>,
     memory: Arc<MemoryPool>,
+    files: FilesRef,
     /// Commits that change the catalog follow one another, each with what it starts and stops.
     ddl: tokio::sync::Mutex<()>,
     /// Where subtasks run; gone after the shutdown.
@@ -143,6 +149,8 @@ impl Engine {
         let build = BuildContext {
             files: files.clone(),
             store: store.clone(),
+            committer: Arc::new(Committer::new(files.clone())),
+            dead_letters: dir.join(DEAD_LETTERS),
             rocks,
             state_backend: settings.state_backend,
             memory: memory.clone(),
@@ -153,9 +161,10 @@ impl Engine {
         };
         let newest = manifests.last().cloned().unwrap_or_default();
         let tables = open_tables(&build, &log, &recovered, &newest, settings.max_row_bytes)?;
-        let numbers = BarrierNumbers::open(files, &dir, clock.now_us())?;
+        let numbers = BarrierNumbers::open(files.clone(), &dir, clock.now_us())?;
 
         let catalog = log.catalog();
+        dead_letters::remove_dropped(&files, &dir.join(DEAD_LETTERS), &catalog)?;
         let settings = Arc::new(RwLock::new(settings));
         let views = Arc::new(RwLock::new(HashMap::default()));
         let board = Arc::new(RwLock::new(StatusBoard::default()));
@@ -192,6 +201,7 @@ impl Engine {
             board,
             manager: sender,
             memory,
+            files,
             ddl: tokio::sync::Mutex::new(()),
             runtime: parking_lot::Mutex::new(Some(runtime)),
             _lock: lock,
@@ -206,6 +216,11 @@ impl Engine {
     /// The stored tables.
     pub fn tables(&self) -> &Arc<Tables> {
         &self.tables
+    }
+
+    /// Where records that could not be read are kept.
+    pub fn dead_letters(&self) -> (FilesRef, PathBuf) {
+        (self.files.clone(), self.settings.read().data_dir.join(DEAD_LETTERS))
     }
 
     /// The engine's clock.
@@ -272,6 +287,15 @@ impl Engine {
                 let (done, told) = oneshot::channel();
                 self.tell(Event::Drop { jobs: dropped, done })?;
                 told.await.map_err(|_| shutting_down())?;
+            }
+            let is_gone =
+                |object: &Arc<Object>| matches!(object.as_ref(), Object::ConnectorTable(_)) && after.get_id(object.id()).is_none();
+            if before.objects().any(is_gone) {
+                let (files, root) = self.dead_letters();
+                let removed = tokio::task::spawn_blocking(move || dead_letters::remove_dropped(&files, &root, &after)).await;
+                if let Ok(Err(error)) = removed {
+                    tracing::warn!(%error, "the bad records of a dropped table were not removed");
+                }
             }
         }
         self.tell(Event::Committed)?;

@@ -99,7 +99,11 @@ pub enum Event {
     ManifestWritten {
         manifest: Manifest,
         result: Result<()>,
+        /// Whether its sinks have committed.
+        committed: Result<()>,
     },
+    /// A sink could not commit some time ago: try again.
+    CommitDue,
     /// Barrier numbers and time were reserved, or could not be.
     NumbersReserved {
         reserved: Result<Reserved>,
@@ -271,6 +275,14 @@ impl Manager {
         // A drop that no manifest knows of yet.
         let jobs = &self.jobs;
         self.manifest.jobs.retain(|id, _| jobs.contains_key(id));
+        // What the checkpoint lists was decided when it became durable, and may not have been carried out.
+        let (committer, manifest, sender) = (self.context.build.committer.clone(), self.manifest.clone(), self.sender.clone());
+        self.context.spawner.spawn_blocking(move || {
+            if let Err(error) = committer.commit(&manifest) {
+                tracing::warn!(%error, "a sink could not commit the checkpoint that is started from");
+                let _ = sender.send(Event::CommitDue);
+            }
+        });
         self.start(&ids);
         self.publish_board();
     }
@@ -350,7 +362,11 @@ impl Manager {
             Event::WantBarrier => self.want_barrier = true,
             Event::Built { job, run, built } => self.built(job, run, built),
             Event::TablesStored { barrier, stored } => self.tables_stored(barrier, stored),
-            Event::ManifestWritten { manifest, result } => self.manifest_written(manifest, result),
+            Event::ManifestWritten { manifest, result, committed } => self.manifest_written(manifest, result, committed),
+            Event::CommitDue => {
+                self.manifest_dirty = true;
+                self.write_manifest_if_due();
+            }
             Event::NumbersReserved { reserved } => self.numbers_reserved(reserved),
             Event::RestartDue { jobs } => {
                 let due: Vec<ObjectId> =

@@ -22,6 +22,8 @@ pub struct SubtaskMetrics {
     pub back_pressured_us: AtomicU64,
     /// Time that the last barrier waited for the other inputs, microseconds.
     pub alignment_us: AtomicU64,
+    /// Gauge: records that a source has left out because they could not be read.
+    pub bad_records: AtomicU64,
     /// Set by a source that sent rows since it was last cleared.
     pub new_rows: AtomicBool,
 }

@@ -252,8 +252,11 @@ impl SubtaskContext {
     }
 
     /// A barrier has come to a connector, which is cut where it stands. Returns the splits for the checkpoint, where the barrier is one's.
-    fn cut(&self, barrier: &Barrier, source: &dyn Source, replay: &mut Replay) -> Result<Option<Vec<SplitState>>> {
-        let splits = source.splits();
+    fn cut(&self, barrier: &Barrier, source: &mut dyn Source, replay: &mut Replay) -> Result<Option<Vec<SplitState>>> {
+        if barrier.checkpoint {
+            source.prepare_checkpoint()?;
+        }
+        let splits = source.splits()?;
         if let Some(target) = &replay.target
             && source.has_reached(target)?
         {
@@ -280,7 +283,7 @@ async fn run_connector(
     loop {
         match barriers.try_recv() {
             Ok(barrier) => {
-                let splits = context.cut(&barrier, source.as_ref(), &mut replay)?.map(|splits| before_batch.take().unwrap_or(splits));
+                let splits = context.cut(&barrier, source.as_mut(), &mut replay)?.map(|splits| before_batch.take().unwrap_or(splits));
                 context.on_barrier(&barrier, splits).await?;
                 continue;
             }
@@ -291,10 +294,17 @@ async fn run_connector(
             None
         } else {
             let stopwatch = Stopwatch::start();
-            let before = faults::is_planted(Fault::OffsetsOneBatchBehind).then(|| source.splits());
+            let before = faults::is_planted(Fault::OffsetsOneBatchBehind).then(|| source.splits()).transpose()?;
             let event = source.poll(SOURCE_BATCH_ROWS, context.clock.now_us())?;
             metrics::add(&context.chain.metrics().busy_us, stopwatch.elapsed().as_micros() as u64);
+            metrics::set(&context.chain.metrics().bad_records, source.bad_records());
             match event {
+                // Records were read, and none of them was a row.
+                SourceEvent::Batch(batch) if batch.num_rows() == 0 => {
+                    context.chain.metrics().new_rows.store(true, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                    continue;
+                }
                 SourceEvent::Batch(batch) => {
                     before_batch = before;
                     context.chain.metrics().new_rows.store(true, Ordering::Relaxed);
@@ -319,7 +329,7 @@ async fn run_connector(
             },
         };
         let Some(barrier) = barrier else { return Ok(()) };
-        let splits = context.cut(&barrier, source.as_ref(), &mut replay)?.map(|splits| before_batch.take().unwrap_or(splits));
+        let splits = context.cut(&barrier, source.as_mut(), &mut replay)?.map(|splits| before_batch.take().unwrap_or(splits));
         context.on_barrier(&barrier, splits).await?;
     }
 }

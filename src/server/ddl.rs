@@ -192,6 +192,15 @@ impl Session {
         let bound = weir_sql::bind_continuous(catalog, query, &target, &settings, Some(&self.system), Some(&parsed.text))?;
         let graph = weir_sql::plan_continuous(catalog, &bound, &target)?;
         let root = graph.root();
+        match &target {
+            QueryTarget::MaterializedView { .. } => {}
+            QueryTarget::Sink { connector, options, .. } => {
+                crate::sinks::validate_result(connector, options, &root.schema, root.changelog)?;
+            }
+            QueryTarget::Insert { table, .. } => {
+                crate::sinks::validate_result(&table.connector, &table.options, &root.schema, root.changelog)?;
+            }
+        }
         let columns = match &target {
             QueryTarget::MaterializedView { .. } => named_columns(bound.columns.clone(), &column_names)?,
             _ => bound.columns.clone(),

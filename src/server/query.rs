@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
-use weir_catalog::{ConnectorTable, Error, JobKind, Object, ObjectId, Result, StoredTable};
+use weir_catalog::{ChangelogMode, ConnectorTable, Error, JobKind, Object, ObjectId, Result, SqlState, StoredTable};
 use weir_sql::binder::{CatalogSource, SystemSource, optimize_batch};
 
 use super::lookup::KeyFilter;
@@ -33,7 +34,9 @@ use crate::job::engine::{QUERY_SHARE, ReadCut};
 use crate::log::{ScanOptions, TablesSnapshot, Transaction};
 use crate::operators::error::{from_arrow, from_datafusion};
 use crate::operators::materialize::{RowLayout, RowReader};
+use crate::seams::files::FilesRef;
 use crate::sources::SourceEvent;
+use crate::sources::file::dead_letters;
 use crate::state::StateSnapshot;
 use crate::state::memory_pool::Charge;
 
@@ -160,6 +163,10 @@ impl QueryRunner {
                         provider
                     }
                 }
+            } else if let Some(table) =
+                source.downcast_ref::<SystemSource>().and_then(|source| source.name.strip_suffix(dead_letters::SUFFIX))
+            {
+                self.dead_letters(table).map_err(external)?
             } else if let Some(source) = source.downcast_ref::<SystemSource>() {
                 system.provider(&source.name, &self.engine).map_err(external)?
             } else {
@@ -169,6 +176,24 @@ impl QueryRunner {
             Ok(Transformed::yes(LogicalPlan::TableScan(scan)))
         });
         connected.map(|connected| connected.data).map_err(from_datafusion)
+    }
+
+    /// The records of a connector table that could not be read.
+    fn dead_letters(&self, table: &str) -> Result<Arc<dyn TableProvider>> {
+        let catalog = self.engine.catalog();
+        match catalog.get(table).map(Arc::as_ref) {
+            Some(Object::ConnectorTable(table)) => {
+                let (files, root) = self.engine.dead_letters();
+                let part = DeadLetterPart { files, folder: dead_letters::folder(&root, table.id) };
+                let schema = weir_catalog::object::schema_of(&dead_letters::columns());
+                Ok(Arc::new(CutTable { schema, parts: vec![Arc::new(part)], key: None }))
+            }
+            _ => {
+                let name = format!("{table}{}", dead_letters::SUFFIX);
+                Err(Error::new(SqlState::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))
+                    .with_detail("Only tables with a connector have bad records."))
+            }
+        }
     }
 
     /// The rows of a plan over `cut`, all at once.
@@ -218,6 +243,10 @@ pub(super) fn check_readable(object: &Object) -> Result<()> {
     match object {
         Object::ConnectorTable(table) if !crate::sources::connector::is_bounded(table)? => {
             Err(Error::unsupported(format!("cannot read from unbounded table \"{}\" directly", table.name))
+                .with_hint("Create a materialized view over it and read that."))
+        }
+        Object::ConnectorTable(table) if table.changelog() != ChangelogMode::Append => {
+            Err(Error::unsupported(format!("cannot read the changes of table \"{}\" as rows", table.name))
                 .with_hint("Create a materialized view over it and read that."))
         }
         _ => Ok(()),
@@ -326,13 +355,27 @@ impl Part for ViewPart {
 }
 
 #[derive(Debug)]
+struct DeadLetterPart {
+    files: FilesRef,
+    folder: PathBuf,
+}
+
+impl Part for DeadLetterPart {
+    fn read(&self, projection: &[usize], _keys: &KeyFilter, each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
+        dead_letters::read(&self.files, &self.folder, projection, each)
+    }
+}
+
+#[derive(Debug)]
 struct ConnectorPart {
     table: ConnectorTable,
 }
 
 impl Part for ConnectorPart {
     fn read(&self, projection: &[usize], _keys: &KeyFilter, each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
-        let mut source = crate::sources::connector::open_source(&self.table, projection, 0, 1, None)?;
+        let context = crate::sources::SourceContext::default();
+        let mut sources = crate::sources::connector::open_sources(&self.table, projection, 1, None, &context)?;
+        let source = sources.first_mut().ok_or_else(|| Error::internal("a connector table has no source"))?;
         // A bounded read waits for no rate: between the first poll, from which rates count, and the next the whole of time passes.
         let mut now_us = i64::MIN;
         loop {

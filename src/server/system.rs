@@ -13,9 +13,11 @@ use weir_sql::statement::ShowKind;
 
 use super::session::{Reply, RowStream};
 use crate::job::Engine;
+use crate::job::build::CONNECTOR_SCAN;
 use crate::job::settings::SETTINGS;
 use crate::operators::error::{from_arrow, from_datafusion};
 use crate::runtime::metrics;
+use crate::sources::file::dead_letters;
 
 /// Finds the system views by name, and reads them.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +50,8 @@ const OPERATORS: ColumnList = &[
     ("state_bytes", SqlType::BigInt),
     ("memory_bytes", SqlType::BigInt),
 ];
+const SOURCES: ColumnList =
+    &[("job", SqlType::Text), ("uid", SqlType::Text), ("subtask", SqlType::BigInt), ("bad_records", SqlType::BigInt)];
 const CHECKPOINTS: ColumnList = &[
     ("checkpoint", SqlType::BigInt),
     ("state", SqlType::Text),
@@ -79,6 +83,7 @@ const RELATIONS: ColumnList = &[
 const VIEWS: &[(&str, ColumnList)] = &[
     ("weir_jobs", JOBS),
     ("weir_operators", OPERATORS),
+    ("weir_sources", SOURCES),
     ("weir_checkpoints", CHECKPOINTS),
     ("weir_settings", SETTINGS_COLUMNS),
     ("weir_relations", RELATIONS),
@@ -114,6 +119,9 @@ impl weir_sql::binder::SystemTables for SystemTables {
         if !matches!(schema, None | Some("public" | "weir_catalog")) {
             return None;
         }
+        if name.len() > dead_letters::SUFFIX.len() && name.ends_with(dead_letters::SUFFIX) {
+            return Some(SystemSource { name: name.to_string(), columns: dead_letters::columns() });
+        }
         let (name, list) = VIEWS.iter().find(|(known, _)| *known == name)?;
         Some(SystemSource { name: (*name).to_string(), columns: columns(list) })
     }
@@ -128,6 +136,7 @@ impl SystemTables {
         match name {
             "weir_jobs" => jobs(engine, &mut rows),
             "weir_operators" => operators(engine, &mut rows),
+            "weir_sources" => sources(engine, &mut rows),
             "weir_checkpoints" => checkpoints(engine, &mut rows),
             "weir_settings" => settings(engine, &mut rows),
             _ => relations(engine, &mut rows),
@@ -255,6 +264,20 @@ fn operators(engine: &Engine, rows: &mut Rows) {
                 metrics::get(&operator.metrics.state_rows).into(),
                 metrics::get(&operator.metrics.state_bytes).into(),
                 metrics::get(&operator.metrics.memory_bytes).into(),
+            ]);
+        }
+    }
+}
+
+/// The scans of connector tables. A count is kept with the state: it goes on where it was when the job is restored.
+fn sources(engine: &Engine, rows: &mut Rows) {
+    for job in &engine.board().read().jobs {
+        for operator in job.operators.iter().filter(|operator| operator.operator == CONNECTOR_SCAN) {
+            rows.push([
+                job.name.as_str().into(),
+                operator.uid.as_str().into(),
+                operator.subtask.into(),
+                metrics::get(&operator.subtask_metrics.bad_records).into(),
             ]);
         }
     }

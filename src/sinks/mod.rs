@@ -1,26 +1,72 @@
-//! Where data leaves: the sinks. A sink is the last operator of a job.
+//! Where data leaves: the sinks. A sink is the last operator of a job; one that is transactional has a committing half too, in [`commit`].
 
 pub mod blackhole;
+pub mod commit;
+pub mod file;
+pub mod print;
+pub mod socket;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
-use weir_catalog::{Catalog, Error, Job, JobKind, Object, Result, SqlState};
+use arrow::datatypes::SchemaRef;
+use weir_catalog::{Catalog, ChangelogMode, Error, Job, JobKind, Object, Result, SqlState};
 
+use self::commit::{PendingCommit, PendingCommits};
 use crate::operators::Operator;
+use crate::seams::files::FilesRef;
+use crate::sources::file::FileConfig;
 
-/// Opens one subtask's part of a job's sink.
-pub fn open_sink(catalog: &Catalog, job: &Job) -> Result<Box<dyn Operator>> {
-    let connector = match &job.kind {
-        JobKind::Sink { connector, .. } => connector.as_str(),
-        JobKind::Insert { target } => match catalog.get_id(*target).map(Arc::as_ref) {
-            Some(Object::ConnectorTable(table)) => table.connector.as_str(),
-            _ => return Err(Error::internal(format!("job {} has no table to write to", job.name))),
+/// What a job's sink is opened with.
+pub struct SinkContext<'a> {
+    pub catalog: &'a Catalog,
+    pub job: &'a Job,
+    /// The columns that it gets, under the names that they have outside.
+    pub schema: &'a SchemaRef,
+    pub changelog: ChangelogMode,
+    pub parallelism: usize,
+    pub files: &'a FilesRef,
+    /// A folder that no other engine of this machine has: it tells their names outside apart.
+    pub engine: &'a Path,
+    /// Stands for this run of the job in names outside: sorts behind those of the runs that it goes on from.
+    pub incarnation: &'a str,
+    /// What the checkpoint that the run goes on from lists for the sink; `None` for a run that begins from nothing.
+    pub restored: Option<Vec<PendingCommit>>,
+}
+
+/// One subtask's part of a sink.
+pub struct OpenedSink {
+    pub operator: Box<dyn Operator>,
+    /// What it will have to commit; `None` for a sink that commits nothing.
+    pub commits: Option<PendingCommits>,
+}
+
+impl OpenedSink {
+    fn plain(operator: impl Operator + 'static) -> OpenedSink {
+        OpenedSink { operator: Box::new(operator), commits: None }
+    }
+}
+
+/// Opens a sink for each of a job's subtasks. Waits for disk.
+pub fn open_sinks(context: &SinkContext<'_>) -> Result<Vec<OpenedSink>> {
+    let (connector, options) = match &context.job.kind {
+        JobKind::Sink { connector, options } => (connector, options),
+        JobKind::Insert { target } => match context.catalog.get_id(*target).map(Arc::as_ref) {
+            Some(Object::ConnectorTable(table)) => (&table.connector, &table.options),
+            _ => return Err(Error::internal(format!("job {} has no table to write to", context.job.name))),
         },
-        JobKind::MaterializedView { .. } => return Err(Error::internal(format!("{} is not a sink", job.name))),
+        JobKind::MaterializedView { .. } => return Err(Error::internal(format!("{} is not a sink", context.job.name))),
     };
-    match connector {
-        "blackhole" => Ok(Box::new(blackhole::BlackholeSink::new(Arc::default()))),
+    let subtasks = 0..context.parallelism;
+    match connector.as_str() {
+        "blackhole" => Ok(subtasks.map(|_| OpenedSink::plain(blackhole::BlackholeSink::new(Arc::default()))).collect()),
+        "file" => file::FileSink::open_all(FileConfig::parse(options)?, context),
+        "print" => {
+            let print = print::PrintSink::parse(options)?;
+            Ok(subtasks.map(|subtask| OpenedSink::plain(print.for_subtask(subtask, context.parallelism))).collect())
+        }
+        "socket" => subtasks.map(|_| Ok(OpenedSink::plain(socket::SocketSink::connect(options)?))).collect(),
         other => Err(no_sink(other)),
     }
 }
@@ -29,7 +75,20 @@ pub fn open_sink(catalog: &Catalog, job: &Job) -> Result<Box<dyn Operator>> {
 pub fn validate_sink(connector: &str, options: &BTreeMap<String, String>) -> Result<()> {
     match connector {
         "blackhole" => blackhole::BlackholeSink::validate_options(options),
+        "file" => FileConfig::parse(options).map(drop),
+        "print" => print::PrintSink::parse(options).map(drop),
+        "socket" => crate::sources::socket::SocketConfig::parse(options).map(drop),
         other => Err(no_sink(other)),
+    }
+}
+
+/// Checks that a sink that is about to be made can take rows of `schema` that change as `changelog` says. `0A000` with the reason where it can't.
+pub fn validate_result(connector: &str, options: &BTreeMap<String, String>, schema: &SchemaRef, changelog: ChangelogMode) -> Result<()> {
+    let columns: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    match connector {
+        "file" => FileConfig::parse(options)?.check_sink(&columns, changelog),
+        "socket" => crate::sources::socket::SocketConfig::parse(options)?.check_sink(changelog),
+        _ => Ok(()),
     }
 }
 
@@ -37,6 +96,9 @@ pub fn validate_sink(connector: &str, options: &BTreeMap<String, String>) -> Res
 pub fn guarantee(connector: &str) -> &'static str {
     match connector {
         "blackhole" => "none: rows are dropped",
+        "file" => "exactly once: files appear when a checkpoint is complete",
+        "print" => "at least once",
+        "socket" => "at most once",
         _ => "unknown",
     }
 }

@@ -3,21 +3,24 @@
 use arrow::array::RecordBatch;
 use weir_catalog::{Column, ConnectorTable, Error, Result, SqlState};
 
+use super::datagen::{DatagenConfig, DatagenSource};
+use super::file::{BadRecords, FileConfig, FileSource};
 use super::nexmark::{NexmarkConfig, NexmarkSource};
-use super::{Source, SourceEvent, SplitState};
+use super::socket::{SocketConfig, SocketSource};
+use super::{Source, SourceContext, SourceEvent, SplitState};
 use crate::stream::Batch;
 
 /// The connectors that give rows.
-pub const SOURCES: &[&str] = &["nexmark"];
+pub const SOURCES: &[&str] = &["datagen", "file", "nexmark", "socket"];
 /// The connectors that take rows.
-pub const SINKS: &[&str] = &["blackhole"];
+pub const SINKS: &[&str] = &["blackhole", "file", "print", "socket"];
 
 fn unknown(connector: &str) -> Error {
-    Error::new(SqlState::UNDEFINED_OBJECT, format!("connector \"{connector}\" does not exist")).with_hint(format!(
-        "Available connectors: {}, {}.",
-        SOURCES.join(", "),
-        SINKS.join(", ")
-    ))
+    let mut names: Vec<&str> = SOURCES.iter().chain(SINKS).copied().collect();
+    names.sort_unstable();
+    names.dedup();
+    Error::new(SqlState::UNDEFINED_OBJECT, format!("connector \"{connector}\" does not exist"))
+        .with_hint(format!("Available connectors: {}.", names.join(", ")))
 }
 
 fn no_source(connector: &str) -> Error {
@@ -41,36 +44,84 @@ pub fn validate_table(table: &ConnectorTable) -> Result<Vec<Column>> {
         }
         "blackhole" => {
             crate::sinks::blackhole::BlackholeSink::validate_options(&table.options)?;
-            if table.columns.is_empty() {
-                return Err(Error::new(SqlState::INVALID_TABLE_DEFINITION, format!("table \"{}\" needs columns", table.name)));
-            }
-            Ok(table.columns.clone())
+            needs_columns(table)
+        }
+        "file" => {
+            let config = FileConfig::parse(&table.options)?;
+            let columns = if table.columns.is_empty() { config.columns()? } else { table.columns.clone() };
+            config.check_table(&table.name, &columns)?;
+            Ok(columns)
+        }
+        "print" => {
+            crate::sinks::print::PrintSink::parse(&table.options)?;
+            needs_columns(table)
+        }
+        "datagen" => {
+            DatagenConfig::parse(&table.options, &table.columns)?;
+            needs_columns(table)
+        }
+        "socket" => {
+            let config = SocketConfig::parse(&table.options)?;
+            config.format.check_columns(&table.columns)?;
+            needs_columns(table)
         }
         other => Err(unknown(other)),
     }
 }
 
-/// Opens one subtask's part of a source. `restored` are all splits of the operator's checkpoint.
-pub fn open_source(
+fn needs_columns(table: &ConnectorTable) -> Result<Vec<Column>> {
+    if table.columns.is_empty() {
+        return Err(Error::new(SqlState::INVALID_TABLE_DEFINITION, format!("table \"{}\" needs columns", table.name)));
+    }
+    Ok(table.columns.clone())
+}
+
+/// Opens a source for each of `parallelism` subtasks. `restored` are all splits of the operator's checkpoint. Waits for disk.
+pub fn open_sources(
     table: &ConnectorTable,
     projection: &[usize],
-    subtask: usize,
     parallelism: usize,
-    restored: Option<Vec<SplitState>>,
-) -> Result<Box<dyn Source>> {
+    restored: Option<&[SplitState]>,
+    context: &SourceContext,
+) -> Result<Vec<Box<dyn Source>>> {
+    fn boxed(source: impl Source + 'static) -> Box<dyn Source> {
+        Box::new(source)
+    }
     match table.connector.as_str() {
         "nexmark" => {
             let config = NexmarkConfig::parse(&table.options)?;
-            Ok(Box::new(NexmarkSource::new(config, &table.columns, projection, subtask, parallelism, restored)?))
+            let open = |subtask| {
+                let restored = restored.map(<[SplitState]>::to_vec);
+                NexmarkSource::new(config.clone(), &table.columns, projection, subtask, parallelism, restored)
+            };
+            (0..parallelism).map(|subtask| open(subtask).map(boxed)).collect()
+        }
+        "datagen" => {
+            let config = DatagenConfig::parse(&table.options, &table.columns)?;
+            let open = |subtask| DatagenSource::new(&config, &table.columns, projection, subtask, parallelism, restored);
+            (0..parallelism).map(|subtask| open(subtask).map(boxed)).collect()
+        }
+        "file" => Ok(FileSource::open_all(table, projection, parallelism, restored, context)?.into_iter().map(boxed).collect()),
+        "socket" => {
+            let config = SocketConfig::parse(&table.options)?;
+            (0..parallelism).map(|subtask| SocketSource::new(&config, &table.columns, projection, subtask).map(boxed)).collect()
         }
         other => Err(no_source(other)),
     }
+}
+
+/// Whether a table keeps the records that can't be read.
+pub fn keeps_bad_records(table: &ConnectorTable) -> Result<bool> {
+    Ok(table.connector == "file" && FileConfig::parse(&table.options)?.bad_records == BadRecords::DeadLetter)
 }
 
 /// Whether a source comes to an end by itself.
 pub fn is_bounded(table: &ConnectorTable) -> Result<bool> {
     match table.connector.as_str() {
         "nexmark" => Ok(NexmarkConfig::parse(&table.options)?.bounded()),
+        "datagen" => Ok(DatagenConfig::parse(&table.options, &table.columns)?.rows().is_some()),
+        "file" => Ok(FileConfig::parse(&table.options)?.watch.is_none()),
+        "socket" => Ok(false),
         other => Err(no_source(other)),
     }
 }
@@ -96,9 +147,9 @@ impl Source for ValuesSource {
         Ok(self.rows.take().map_or(SourceEvent::End, |rows| SourceEvent::Batch(Batch::insert(rows))))
     }
 
-    fn splits(&self) -> Vec<SplitState> {
+    fn splits(&self) -> Result<Vec<SplitState>> {
         let offset = if self.rows.is_some() { "waiting" } else { SENT };
-        vec![SplitState { split: "0".into(), offset: offset.into() }]
+        Ok(vec![SplitState { split: "0".into(), offset: offset.into() }])
     }
 
     fn has_reached(&self, target: &[SplitState]) -> Result<bool> {

@@ -1,10 +1,18 @@
 //! Where data enters: the sources.
 
 pub mod connector;
+pub mod datagen;
+pub mod file;
 pub mod nexmark;
+pub mod socket;
 
-use weir_catalog::Result;
+use std::path::PathBuf;
 
+use weir_catalog::{ObjectId, Result};
+
+use self::file::dead_letters::{self, DeadLetters};
+use crate::seams::files::FilesRef;
+use crate::sinks::commit::PendingCommits;
 use crate::stream::Batch;
 
 /// A split's place, as it stands in a checkpoint: operator list state.
@@ -31,9 +39,46 @@ pub enum SourceEvent {
 pub trait Source: Send {
     /// The next rows, at most about `max_rows`, with just the columns that the plan reads. `now_us` is the engine's time.
     fn poll(&mut self, max_rows: usize, now_us: i64) -> Result<SourceEvent>;
-    /// Where each of its splits stands.
-    fn splits(&self) -> Vec<SplitState>;
+    /// A checkpoint is about to be taken: what the source itself has written goes with it.
+    fn prepare_checkpoint(&mut self) -> Result<()> {
+        Ok(())
+    }
+    /// Where each of its splits stands. Several subtasks may have a part of one split.
+    fn splits(&self) -> Result<Vec<SplitState>>;
     /// Whether each of its splits that `target` names has come at least as far as it says. `target` are the splits of all subtasks of the same table, as
     /// another run of the job gave them; a split that has been read to its end has come as far as it ever can.
     fn has_reached(&self, target: &[SplitState]) -> Result<bool>;
+    /// How many records it has left out because they could not be read.
+    fn bad_records(&self) -> u64 {
+        0
+    }
+}
+
+/// What a job's sources are opened with. The default is for reading without leaving anything behind.
+#[derive(Debug, Default)]
+pub struct SourceContext {
+    /// Where bad records are kept; `None` where nobody keeps them.
+    pub dead_letters: Option<DeadLetterContext>,
+}
+
+/// Where a job keeps records that it could not read.
+#[derive(Debug)]
+pub struct DeadLetterContext {
+    pub files: FilesRef,
+    /// The folder of all tables' dead letters.
+    pub root: PathBuf,
+    /// What the names of the files of this run of this job begin with.
+    pub prefix: String,
+    /// What each subtask has to commit.
+    pub commits: Vec<PendingCommits>,
+}
+
+impl SourceContext {
+    /// Where `subtask` keeps the bad records of `table`.
+    fn dead_letters(&self, table: ObjectId, subtask: usize) -> Option<DeadLetters> {
+        let context = self.dead_letters.as_ref()?;
+        let commits = context.commits.get(subtask)?.clone();
+        let folder = dead_letters::folder(&context.root, table);
+        Some(DeadLetters::new(context.files.clone(), folder, format!("{}-{subtask}", context.prefix), commits))
+    }
 }

@@ -155,7 +155,7 @@ impl Emitter<'_> {
             Object::ConnectorTable(table) => (
                 NodeOp::ConnectorScan { table: table.id, projection: projection.clone() },
                 None,
-                ChangelogMode::Append,
+                table.changelog(),
                 "the offset of each split",
             ),
             Object::Job(job) => match &job.kind {

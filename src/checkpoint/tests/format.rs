@@ -49,7 +49,7 @@ fn golden_manifest() -> Manifest {
     let aggregate = OperatorCheckpoint {
         states: vec![StateDescriptor::new("groups", 0, [&key], [&value]), counts],
         parts: halves.map(|range| part(StateBackendKind::RocksDb, range, &["000012.sst", "CURRENT"])).to_vec(),
-        splits: Vec::new(),
+        ..OperatorCheckpoint::default()
     };
     let splits = [("0", "99"), ("1", "100")].map(|(split, offset)| SplitState { split: split.into(), offset: offset.into() }).to_vec();
     let source = OperatorCheckpoint { splits, ..OperatorCheckpoint::default() };

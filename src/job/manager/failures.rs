@@ -3,7 +3,7 @@
 //! # Invariants
 //! - A failure restarts the failed job's group and touches no other.
 //! - A job that never published is not tried again: whoever creates it learns at once.
-//! - A connector's rows can't be read again, so the checkpoint of a job that reads one is never forgotten.
+//! - A connector's rows can't be read again, nor a sink's taken back, so the checkpoint of a job with one is never forgotten.
 //! - What readers have seen is remembered when a run ends, and the next run of the group shows nothing before it has come as far again.
 
 use std::collections::BTreeMap;
@@ -53,9 +53,9 @@ impl Manager {
         let stop = failures >= attempts || !job.created;
         if stop {
             self.stop_with(id, error.clone());
-            // What it remembers is of no use to a later start, which rebuilds it from the rows; a connector's rows can't be read again.
+            // What it remembers is of no use to a later start, which rebuilds it from the rows; that is no way for a job that keeps its place.
             for member in self.with_readers(id) {
-                if !self.reads_connector(member) && self.manifest.jobs.remove(&member).is_some() {
+                if !self.keeps_its_place(member) && self.manifest.jobs.remove(&member).is_some() {
                     self.manifest_dirty = true;
                 }
             }
@@ -163,7 +163,7 @@ impl Manager {
             let _ = done.send(Err(error));
             return;
         }
-        // A connector's rows can't be read again: its job goes on from the checkpoint. All others are rebuilt from the present rows.
+        // A job that keeps its place goes on from the checkpoint. All others are rebuilt from the present rows.
         let readers: Vec<ObjectId> = self.with_readers(id).into_iter().collect();
         let mut order: Vec<ObjectId> = Vec::with_capacity(readers.len());
         for member in self.inputs_first(&readers) {
@@ -175,7 +175,7 @@ impl Manager {
             }
         }
         for member in &order {
-            if !self.reads_connector(*member) {
+            if !self.keeps_its_place(*member) {
                 self.manifest.jobs.remove(member);
             }
             if let Some(job) = self.jobs.get_mut(member) {

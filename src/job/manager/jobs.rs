@@ -300,8 +300,10 @@ impl Manager {
         self.groups.of(id).cloned().unwrap_or_else(|| BTreeSet::from([id]))
     }
 
-    pub(super) fn reads_connector(&self, id: ObjectId) -> bool {
-        let scans = |node: &weir_sql::graph::Node| matches!(node.op, weir_sql::graph::NodeOp::ConnectorScan { .. });
+    /// Whether a job can only go on from its checkpoint, and not be built again: it reads what comes once, or has written outside.
+    pub(super) fn keeps_its_place(&self, id: ObjectId) -> bool {
+        use weir_sql::graph::NodeOp;
+        let scans = |node: &weir_sql::graph::Node| matches!(node.op, NodeOp::ConnectorScan { .. } | NodeOp::Sink);
         self.jobs.get(&id).is_some_and(|job| job.graph.nodes.iter().any(scans))
     }
 

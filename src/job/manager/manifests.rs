@@ -2,9 +2,11 @@
 //!
 //! # Invariants
 //! - One manifest is written at a time; each holds the newest complete checkpoint of every job.
+//! - Sinks commit what a manifest lists once it is durable, and before anybody is told that the checkpoint is complete.
 //! - A file, and a commit of the log, is removed only when no durable manifest that is kept needs it.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use weir_catalog::{ObjectId, Result};
 
@@ -13,6 +15,9 @@ use crate::checkpoint::Manifest;
 use crate::job::status::JobState;
 use crate::seams::faults::{self, Fault};
 use crate::stream::BarrierNumber;
+
+/// How long to wait before a commit that failed is tried again.
+const COMMIT_RETRY: Duration = Duration::from_secs(1);
 
 impl Manager {
     pub(super) fn write_manifest_if_due(&mut self) {
@@ -25,16 +30,19 @@ impl Manager {
         self.completing = std::mem::take(&mut self.completed);
         let manifest = self.manifest.clone();
         let (store, log, sender) = (self.context.build.store.clone(), self.context.log.clone(), self.sender.clone());
+        let committer = self.context.build.committer.clone();
         self.context.spawner.spawn_blocking(move || {
             let result = store.write_manifest(&manifest).and_then(|()| log.write_catalog_snapshot().map(|_| ()));
             if result.is_err() {
                 store.abandon(manifest.number);
             }
-            let _ = sender.send(Event::ManifestWritten { manifest, result });
+            // What it lists is decided; who waits for the checkpoint waits for that to be visible too.
+            let committed = result.clone().and_then(|()| committer.commit(&manifest));
+            let _ = sender.send(Event::ManifestWritten { manifest, result, committed });
         });
     }
 
-    pub(super) fn manifest_written(&mut self, manifest: Manifest, result: Result<()>) {
+    pub(super) fn manifest_written(&mut self, manifest: Manifest, result: Result<()>, committed: Result<()>) {
         self.writing = false;
         let completing = std::mem::take(&mut self.completing);
         match result {
@@ -60,10 +68,18 @@ impl Manager {
                 self.retained.push_back(manifest);
                 let dropped = self.retire();
                 for completed in &completing {
-                    self.end_checkpoint(completed, None);
+                    self.end_checkpoint(completed, committed.as_ref().err());
                 }
-                for id in finished {
-                    self.finish(id);
+                match committed {
+                    Ok(()) => finished.into_iter().for_each(|id| self.finish(id)),
+                    Err(error) => {
+                        tracing::warn!(%error, "a sink could not commit a complete checkpoint");
+                        let sender = self.sender.clone();
+                        self.context.spawner.spawn(async move {
+                            tokio::time::sleep(COMMIT_RETRY).await;
+                            let _ = sender.send(Event::CommitDue);
+                        });
+                    }
                 }
                 self.remove_unneeded(dropped);
             }

@@ -242,9 +242,10 @@ impl Source for NexmarkSource {
         Ok(if config.keep_alive { SourceEvent::Wait(KEEP_ALIVE_US) } else { SourceEvent::End })
     }
 
-    fn splits(&self) -> Vec<SplitState> {
+    fn splits(&self) -> Result<Vec<SplitState>> {
         let all = self.layout.splits;
-        self.splits.iter().map(|split| SplitState { split: format!("{}/{all}", split.number), offset: split.next.to_string() }).collect()
+        let state = |split: &Split| SplitState { split: format!("{}/{all}", split.number), offset: split.next.to_string() };
+        Ok(self.splits.iter().map(state).collect())
     }
 
     fn has_reached(&self, target: &[SplitState]) -> Result<bool> {

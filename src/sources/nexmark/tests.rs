@@ -189,7 +189,7 @@ fn a_restore_at_any_parallelism_goes_on_where_it_stopped() {
                 for _ in 0..polls * (subtask + 1) {
                     got.extend(next(&mut source, rows).map(|batch| lines(&batch)).unwrap_or_default());
                 }
-                states.extend(source.splits());
+                states.extend(source.splits().unwrap());
             }
             assert_eq!(states.len(), 3, "a split that has ended is still named");
             let before = got.len();
@@ -197,7 +197,7 @@ fn a_restore_at_any_parallelism_goes_on_where_it_stopped() {
             let mut again = Vec::new();
             for subtask in 0..parallelism {
                 let mut source = source(&config, subtask, parallelism, Some(&states));
-                again.extend(source.splits());
+                again.extend(source.splits().unwrap());
                 while let Some(batch) = next(&mut source, 99) {
                     got.extend(lines(&batch));
                 }
@@ -616,7 +616,7 @@ fn a_rate_is_shared_by_the_subtasks_and_starts_anew_after_a_restore() {
     let mut sources: Vec<_> = (0..2).map(|subtask| source(&config, subtask, 2, None)).collect();
     assert_eq!(sources.iter_mut().map(|source| rows(source, 0)).sum::<usize>(), 0, "the first event is a person");
     assert_eq!(sources.iter_mut().map(|source| rows(source, 9_999_000)).sum::<usize>(), 10_000 / 50 * 46);
-    let states: Vec<_> = sources.iter().flat_map(|source| source.splits()).collect();
+    let states: Vec<_> = sources.iter().flat_map(|source| source.splits().unwrap()).collect();
     let mut sources: Vec<_> = (0..3).map(|subtask| source(&config, subtask, 3, Some(&states))).collect();
     let later = 77_000_000;
     assert_eq!(sources.iter_mut().map(|source| rows(source, later)).sum::<usize>(), 1, "the first row is due at once");
@@ -655,7 +655,7 @@ fn a_source_has_reached_what_another_run_read_once_it_has_read_that_much_of_each
         for subtask in &mut subtasks {
             (0..batches).for_each(|_| drop(next(subtask, 700)));
         }
-        let splits = subtasks.iter().flat_map(|subtask| subtask.splits()).collect();
+        let splits = subtasks.iter().flat_map(|subtask| subtask.splits().unwrap()).collect();
         (subtasks, splits)
     };
     let (_, target) = run(2);

@@ -1,0 +1,150 @@
+//! The options of a `file` table or sink.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use weir_catalog::{ChangelogMode, Column, Error, Result, SqlState};
+
+use crate::formats::options::{OptionReader, invalid};
+use crate::formats::parquet::ParquetFile;
+use crate::formats::{Format, FormatOptions};
+
+/// What becomes of a record that can't be read as a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadRecords {
+    /// It stops the job.
+    Fail,
+    /// It is counted and left out.
+    Skip,
+    /// It is counted, left out, and kept for `SELECT * FROM table$bad`.
+    DeadLetter,
+}
+
+/// What a WITH clause says of files.
+///
+/// | option | means | default |
+/// | --- | --- | --- |
+/// | `path` | a file, a folder, or a pattern with `*`, `?`, `[..]` and `**`; for a sink, a folder | |
+/// | `format` | `csv`, `json`, `debezium-json` or `parquet`; each has options of its own | |
+/// | `compression` | `none`, `gzip`, `zstd`; for Parquet `none`, `snappy`, `zstd` | by the name; a sink: none, Parquet: zstd |
+/// | `row_kind` | the name of a field that holds each row's kind | |
+/// | `watch` | how often to look for new files; the table has no end | |
+/// | `bad_records` | `fail`, `skip` or `dead_letter` | `fail` |
+/// | `partition_by` | columns of a sink whose values name a subfolder each | |
+/// | `roll_size` | how large a sink's file may get before the next begins | 128 MiB |
+/// | `roll_interval` | how long a sink's file may be open before the next begins | until a checkpoint |
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileConfig {
+    /// Absolute.
+    pub path: PathBuf,
+    pub format: FormatOptions,
+    pub watch: Option<Duration>,
+    pub bad_records: BadRecords,
+    pub partition_by: Vec<String>,
+    pub roll_size: u64,
+    pub roll_interval: Option<Duration>,
+}
+
+impl FileConfig {
+    /// Reads the options. `22023` for one that is unknown, given twice or malformed.
+    pub fn parse(options: &BTreeMap<String, String>) -> Result<FileConfig> {
+        let mut reader = OptionReader::new("file", options)?;
+        let path = reader.require(&["path"])?;
+        let text = path.value.strip_prefix("file://").unwrap_or(path.value);
+        if text.is_empty() || (text.contains("://") && !text.starts_with('/')) {
+            return Err(path.malformed("a path of this machine's file system"));
+        }
+        let absolute = std::path::absolute(text).map_err(|e| Error::io(format!("find \"{text}\""), &e))?;
+        let format = FormatOptions::take(&mut reader)?;
+        let watch = match reader.take(&["watch", "source.monitor-interval"])? {
+            None => None,
+            Some(given) => {
+                let interval = given.duration()?;
+                if interval.is_zero() {
+                    return Err(given.malformed("longer than 0"));
+                }
+                Some(interval)
+            }
+        };
+        let bad_records = match reader.take(&["bad_records"])? {
+            None if format.ignore_parse_errors => BadRecords::Skip,
+            None => BadRecords::Fail,
+            Some(given) => {
+                if format.ignore_parse_errors {
+                    return Err(invalid("option \"bad_records\" and an ignore-parse-errors option say the same"));
+                }
+                match given.value.trim().to_ascii_lowercase().as_str() {
+                    "fail" => BadRecords::Fail,
+                    "skip" => BadRecords::Skip,
+                    "dead_letter" => BadRecords::DeadLetter,
+                    _ => return Err(given.malformed("fail, skip or dead_letter")),
+                }
+            }
+        };
+        if bad_records != BadRecords::Fail && matches!(format.format, Format::Parquet { .. }) {
+            return Err(invalid("a parquet file has no records that can be bad one by one").with_hint("Leave \"bad_records\" out."));
+        }
+        let partition_by = match reader.take(&["partition_by"])? {
+            None => Vec::new(),
+            Some(given) => {
+                let names: Vec<String> = given.value.split(',').map(|name| name.trim().to_string()).collect();
+                if names.iter().enumerate().any(|(at, name)| name.is_empty() || names[..at].contains(name)) {
+                    return Err(given.malformed("different column names with commas between them"));
+                }
+                names
+            }
+        };
+        let roll_size = match reader.take(&["roll_size", "sink.rolling-policy.file-size"])? {
+            None => 128 << 20,
+            Some(given) => Some(given.bytes()?).filter(|bytes| *bytes > 0).ok_or_else(|| given.malformed("more than 0 bytes"))?,
+        };
+        let roll_interval =
+            reader.take(&["roll_interval", "sink.rolling-policy.rollover-interval"])?.map(|given| given.duration()).transpose()?;
+        reader.finish()?;
+        Ok(FileConfig { path: absolute, format, watch, bad_records, partition_by, roll_size, roll_interval })
+    }
+
+    /// The columns of a table that declares none: those of its first Parquet file. No columns where files don't say.
+    pub fn columns(&self) -> Result<Vec<Column>> {
+        match self.format.format {
+            Format::Parquet { .. } => {
+                let Some(path) = super::enumerator::first_file(self)? else { return Ok(Vec::new()) };
+                let mut columns = ParquetFile::open(&path)?.columns();
+                columns.retain(|column| Some(column.name.as_str()) != self.format.row_kind());
+                Ok(columns)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Checks the columns of a table that is about to be made.
+    pub fn check_table(&self, name: &str, columns: &[Column]) -> Result<()> {
+        if columns.is_empty() {
+            return Err(Error::new(SqlState::INVALID_TABLE_DEFINITION, format!("table \"{name}\" needs columns")));
+        }
+        self.format.check_columns(columns)
+    }
+
+    /// Checks that rows with these columns and changes can be written.
+    pub fn check_sink(&self, columns: &[&str], changelog: ChangelogMode) -> Result<()> {
+        if let Format::Csv { options, .. } = &self.format.format
+            && options.quote.is_none()
+        {
+            return Err(invalid("a csv sink needs a quote character")
+                .with_detail("Without one, a text that holds a delimiter or a line end could not be read back."));
+        }
+        self.format.check_names(columns.iter().copied())?;
+        for name in &self.partition_by {
+            if !columns.contains(&name.as_str()) {
+                return Err(Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" of \"partition_by\" does not exist")));
+            }
+        }
+        if changelog != ChangelogMode::Append && self.format.changelog() == ChangelogMode::Append {
+            return Err(Error::unsupported("the result is updated, and files of plain rows can only be added to")
+                .with_detail("A row that was written could not be taken back.")
+                .with_hint("Use format 'debezium-json', or name a field for the row kind: row_kind = '...'."));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,239 @@
+//! The `file` connector as source: CSV, JSON lines, changes in Debezium's form and Parquet; one file, a folder or a pattern; with an end, or watched for new
+//! files.
+//!
+//! | file | is about |
+//! | --- | --- |
+//! | `config` | options |
+//! | `enumerator` | finding files, and dealing out their pieces |
+//! | `progress` | what was read: the state |
+//! | `dead_letters` | records that could not be read |
+//!
+//! # Invariants
+//! - Each record of each file is sent once, or is bad once, whatever the parallelism and however often the source is restored.
+//! - Files do not change once they can be seen. One that did is an error that names it.
+
+mod config;
+pub mod dead_letters;
+mod enumerator;
+mod progress;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use weir_catalog::{ConnectorTable, Error, Result};
+
+pub use config::{BadRecords, FileConfig};
+pub use enumerator::RECORD_BYTES_MAX;
+
+use self::dead_letters::{DeadLetter, DeadLetters};
+use self::enumerator::{Content, Enumerator, Next, Piece};
+use self::progress::Progress;
+use super::{Source, SourceContext, SourceEvent, SplitState};
+use crate::formats::parquet::{ParquetDecoder, ParquetRows};
+use crate::formats::records::BadRecord;
+use crate::formats::{Format, RecordDecoder};
+use crate::operators::error::shorten;
+use crate::seams::spawn::in_place;
+use crate::stream::Batch;
+
+/// How long a subtask that never looks for files itself waits until it asks for a piece again, at most.
+const ASK_AGAIN_US: u64 = 100_000;
+
+/// One subtask's part of a `file` table.
+pub struct FileSource {
+    config: FileConfig,
+    enumerator: Arc<Enumerator>,
+    reader: Reader,
+    current: Option<Current>,
+    /// The file whose header the decoder knows.
+    header_of: Option<usize>,
+    /// What this subtask has sent in this run; in subtask 0, with what was sent before it.
+    progress: Progress,
+    subtask: usize,
+    dead_letters: Option<DeadLetters>,
+}
+
+enum Reader {
+    Text(Box<dyn RecordDecoder>),
+    Parquet(ParquetDecoder),
+}
+
+/// The piece under way.
+struct Current {
+    piece: Piece,
+    /// How far it was read: bytes of its data, or rows.
+    done: u64,
+    rows: Option<ParquetRows>,
+}
+
+impl FileSource {
+    /// One source for each subtask. `projection` are the positions of the columns to fill; `restored` is where *all* splits stood. Waits for disk.
+    ///
+    /// Errors: `58P01` where the path names a file that does not exist; `55000` for a file that has changed since it was found.
+    pub fn open_all(
+        table: &ConnectorTable,
+        projection: &[usize],
+        parallelism: usize,
+        restored: Option<&[SplitState]>,
+        context: &SourceContext,
+    ) -> Result<Vec<FileSource>> {
+        let config = FileConfig::parse(&table.options)?;
+        let restored = restored.map(Progress::from_splits).transpose()?;
+        let records = config.format.decoder(&table.columns, projection)?;
+        let enumerator = Arc::new(Enumerator::open(config.clone(), records, parallelism, restored.as_ref())?);
+        let mut restored = restored.unwrap_or_default();
+        (0..parallelism)
+            .map(|subtask| {
+                let reader = match (config.format.decoder(&table.columns, projection)?, &config.format.format) {
+                    (Some(decoder), _) => Reader::Text(decoder),
+                    (None, Format::Parquet { row_kind }) => {
+                        Reader::Parquet(ParquetDecoder::new(&table.columns, projection, row_kind.clone())?)
+                    }
+                    (None, _) => return Err(Error::internal("a text format has no decoder")),
+                };
+                let dead_letters = match config.bad_records {
+                    BadRecords::DeadLetter => context.dead_letters(table.id, subtask),
+                    BadRecords::Fail | BadRecords::Skip => None,
+                };
+                Ok(FileSource {
+                    config: config.clone(),
+                    enumerator: enumerator.clone(),
+                    reader,
+                    current: None,
+                    header_of: None,
+                    progress: std::mem::take(&mut restored),
+                    subtask,
+                    dead_letters,
+                })
+            })
+            .collect()
+    }
+
+    /// Reads on in the piece under way. `None` where it is at its end.
+    fn read(&mut self, max_rows: usize) -> Result<Option<Batch>> {
+        let Some(current) = &mut self.current else { return Ok(None) };
+        let piece = &current.piece;
+        let (from, to, batch) = match (&piece.content, &mut self.reader) {
+            (Content::Text { data, position, header }, Reader::Text(decoder)) => {
+                let at = current.done as usize;
+                if at >= data.len() {
+                    self.current = None;
+                    return Ok(None);
+                }
+                let path = piece.file.path.as_path();
+                let whole_file = |error: Error| error.with_context(format!("file \"{}\"", path.display()));
+                if self.header_of != Some(piece.file.number) {
+                    decoder.set_header(header).map_err(whole_file)?;
+                    self.header_of = Some(piece.file.number);
+                }
+                let decoded = decoder.decode(data, at, max_rows).map_err(whole_file)?;
+                for bad in decoded.bad {
+                    let bytes = &data[bad.start..bad.end];
+                    let position = position + bad.start as u64;
+                    match self.config.bad_records {
+                        BadRecords::Fail => return Err(refused(&bad, bytes, position, path)),
+                        BadRecords::Skip => {}
+                        BadRecords::DeadLetter => {
+                            if let Some(dead_letters) = &mut self.dead_letters {
+                                dead_letters.push(&DeadLetter { file: path, position, reason: &bad.reason, bytes })?;
+                            }
+                        }
+                    }
+                    self.progress.skipped += 1;
+                }
+                current.done = decoded.next as u64;
+                let to = if decoded.next >= data.len() { piece.to } else { position + decoded.next as u64 };
+                (if at == 0 { piece.from } else { position + at as u64 }, to, decoded.batch)
+            }
+            (Content::Rows { group, skip, file }, Reader::Parquet(decoder)) => {
+                let rows = match &mut current.rows {
+                    Some(rows) => rows,
+                    rows => rows.insert(decoder.rows(&piece.file.path, file, *group, *skip, piece.to - piece.from, max_rows)?),
+                };
+                let Some(batch) = rows.next_batch()? else {
+                    if piece.from + current.done != piece.to {
+                        return Err(Error::corrupted(format!(
+                            "parquet file \"{}\" has fewer rows than it says",
+                            piece.file.path.display()
+                        )));
+                    }
+                    self.current = None;
+                    return Ok(None);
+                };
+                let from = piece.from + current.done;
+                current.done += batch.num_rows() as u64;
+                (from, piece.from + current.done, batch)
+            }
+            _ => return Err(Error::internal("a piece of a file has another format than its reader")),
+        };
+        let file = self.progress.file(&piece.file.path, piece.file.disk_length);
+        file.add(from, to);
+        self.enumerator.note_sent(&piece.file, from, to);
+        if to == piece.to {
+            file.end = file.end.or(piece.end);
+        }
+        Ok(Some(batch))
+    }
+}
+
+/// The error for a bad record that is not to be left out.
+fn refused(bad: &BadRecord, bytes: &[u8], position: u64, path: &std::path::Path) -> Error {
+    let reason = match bad.reason.detail() {
+        Some(detail) => format!("{}: {detail}", bad.reason.message()),
+        None => bad.reason.message().to_string(),
+    };
+    let member = bad.reason.context().map(|context| format!(", {context}")).unwrap_or_default();
+    Error::new(bad.reason.code().clone(), reason)
+        .with_detail(format!("The record is {}", shorten(&String::from_utf8_lossy(bytes), 200)))
+        .with_hint("With bad_records = 'skip' or 'dead_letter' such records are left out and counted.")
+        .with_context(format!("file \"{}\", byte {position}{member}", path.display()))
+}
+
+impl Source for FileSource {
+    fn poll(&mut self, max_rows: usize, now_us: i64) -> Result<SourceEvent> {
+        loop {
+            if let Some(batch) = self.read(max_rows)? {
+                // Empty where every record was bad: barriers are looked at all the same.
+                return Ok(SourceEvent::Batch(batch));
+            }
+            if self.subtask == 0 && self.config.watch.is_some() {
+                in_place(|| self.enumerator.watch(now_us))?;
+            }
+            match in_place(|| self.enumerator.next(self.subtask))? {
+                Next::Piece(piece) => self.current = Some(Current { piece: *piece, done: 0, rows: None }),
+                Next::Nothing => {
+                    let interval_us = self.config.watch.map_or(ASK_AGAIN_US, |interval| interval.as_micros() as u64);
+                    return Ok(SourceEvent::Wait(interval_us.min(ASK_AGAIN_US).max(1000)));
+                }
+                Next::End => return Ok(SourceEvent::End),
+            }
+        }
+    }
+
+    fn prepare_checkpoint(&mut self) -> Result<()> {
+        match &mut self.dead_letters {
+            Some(dead_letters) => in_place(|| dead_letters.close()),
+            None => Ok(()),
+        }
+    }
+
+    fn splits(&self) -> Result<Vec<SplitState>> {
+        if self.subtask != 0 {
+            return self.progress.to_splits();
+        }
+        let mut progress = self.progress.clone();
+        for (path, disk_length) in self.enumerator.listed() {
+            progress.file(&path, disk_length);
+        }
+        progress.to_splits()
+    }
+
+    fn has_reached(&self, target: &[SplitState]) -> Result<bool> {
+        Ok(self.enumerator.has_sent(&Progress::from_splits(target)?))
+    }
+
+    fn bad_records(&self) -> u64 {
+        self.progress.skipped
+    }
+}
