@@ -18,6 +18,7 @@
 //! | [`poison`] | a row on which an expression fails |
 //! | [`corruption`] | a flipped byte in what is on disk |
 //! | [`compat`] | data folders that earlier versions wrote |
+//! | [`files`] | files in and out, through kills |
 //! | [`full_disk`] | a disk without room |
 //! | [`power_loss`] | a disk that forgets what was not fsynced, under the engine in this process |
 //! | [`older_checkpoint`] | going on from a checkpoint that is not the newest |
@@ -34,6 +35,7 @@ mod consistency;
 mod corruption;
 mod crash;
 mod embedded;
+mod files;
 mod full_disk;
 mod groups;
 mod older_checkpoint;

@@ -23,7 +23,7 @@ fn batch(numbers: std::ops::Range<i64>) -> Batch {
 }
 
 fn barrier(number: u64, checkpoint: bool) -> Barrier {
-    Barrier { number, commit: 0, time_us: number as i64 * 1_000_000, publish: true, checkpoint, stop: false }
+    Barrier { number, commit: 0, time_us: number as i64 * 1_000_000, checkpoint }
 }
 
 fn open(root: &Path, options: &[(&str, &str)], incarnation: &str, restored: Option<Vec<PendingCommit>>) -> Result<OpenedSink> {

@@ -1,0 +1,438 @@
+//! Files in and out: what is read, what is written, and that both are exactly once through kill -9.
+//!
+//! A reader of a sink's folder is played by [`visible`]: it takes every file that is not hidden, whenever it likes, and must never see a row twice, a torn
+//! line, or anything that no complete checkpoint holds.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::run;
+use crate::server::{PATIENCE, Server, Session, describe, settings, sql_state};
+
+/// A folder for a test's files, apart from the server's own.
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+fn write(path: &Path, content: &str) {
+    std::fs::write(path, content).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}
+
+/// The files that a reader of `root` sees, in the order of their names.
+fn visible(root: &Path) -> Vec<PathBuf> {
+    fn visit(folder: &Path, files: &mut Vec<PathBuf>) {
+        let Ok(entries) = std::fs::read_dir(folder) else { return };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            if entry.file_name().to_string_lossy().starts_with('.') {
+                continue;
+            }
+            if path.is_dir() {
+                visit(&path, files);
+            } else {
+                files.push(path);
+            }
+        }
+    }
+    let mut files = Vec::new();
+    visit(root, &mut files);
+    files.sort_by_key(|path| path.file_name().map(std::ffi::OsStr::to_os_string));
+    files
+}
+
+/// The hidden files below `root`.
+fn hidden(root: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))).collect()
+}
+
+/// The lines of all files that a reader sees. Each file ends with a whole line.
+///
+/// A folder that is listed while files come can show a later one without an earlier one, so it is listed until nothing comes.
+fn lines(root: &Path) -> Vec<String> {
+    let mut files = visible(root);
+    loop {
+        let again = visible(root);
+        if again == files {
+            break;
+        }
+        files = again;
+    }
+    let mut lines = Vec::new();
+    for path in files {
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        assert!(text.is_empty() || text.ends_with('\n'), "{} ends within a line", path.display());
+        lines.extend(text.lines().map(str::to_string));
+    }
+    lines
+}
+
+async fn rows(session: &Session, sql: &str) -> Vec<Vec<String>> {
+    let rows = session.text_rows(sql).await.unwrap_or_else(|e| panic!("{sql}\n{}", describe(&e)));
+    let mut rows: Vec<Vec<String>> =
+        rows.into_iter().map(|row| row.into_iter().map(|value| value.unwrap_or_else(|| "NULL".into())).collect()).collect();
+    rows.sort();
+    rows
+}
+
+async fn refusal(session: &Session, sql: &str) -> (String, String) {
+    let error = session.execute(sql).await.expect_err(sql);
+    (sql_state(&error).unwrap_or_default(), describe(&error))
+}
+
+/// Waits until `query` gives `expected`, its rows sorted.
+async fn wait_for(session: &Session, query: &str, expected: &[&[&str]]) {
+    let expected: Vec<Vec<String>> = expected.iter().map(|row| row.iter().map(|value| (*value).to_string()).collect()).collect();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let found = rows(session, query).await;
+        if found == expected {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{query}\nexpected {expected:?}, is {found:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits until the job that writes has finished, its last checkpoint committed.
+async fn wait_finished(session: &Session) {
+    wait_for(session, "SELECT DISTINCT state FROM weir_jobs WHERE kind <> 'materialized view'", &[&["finished"]]).await;
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish()).expect("memory takes bytes")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn formats_compressions_and_paths() {
+    let data = folder();
+    let path = |name: &str| data.path().join(name);
+    std::fs::create_dir_all(path("logs/old")).expect("a folder");
+    write(&path("logs/a.csv"), "n,t,at\r\n1,\"x\ny\",2020-01-01 00:00:00.5\r\n,\"\",");
+    std::fs::write(path("logs/old/b.csv.gz"), gzip("at,t,n\n2021-02-03T04:05:06Z,plain,2\n")).expect("written");
+    std::fs::write(path("logs/c.csv.zst"), zstd::encode_all("n,t,at\n3,z,\n".as_bytes(), 0).expect("compressed")).expect("written");
+    write(&path("logs/.hidden.csv"), "n,t,at\n9,9,9\n");
+    let server = Server::start(&settings(&[("parallelism", "3")]));
+    let session = server.connect().await;
+    let table = |name: &str, place: &str, more: &str| {
+        let place = path(place).display().to_string();
+        format!("CREATE TABLE {name} (n BIGINT, t TEXT, at TIMESTAMP(3)) WITH (connector = 'file', path = '{place}'{more})")
+    };
+    let expected =
+        [["1", "x\ny", "2020-01-01 00:00:00.5"], ["2", "plain", "2021-02-03 04:05:06"], ["3", "z", "NULL"], ["NULL", "", "NULL"]]
+            .map(|row| row.map(str::to_string).to_vec());
+    session.must(&table("logs", "logs", ", format = 'csv', header = true")).await;
+    assert_eq!(rows(&session, "SELECT n, t, at FROM logs").await, expected);
+    session.must(&table("part", "logs/**/*.csv.*", ", format = 'csv', 'csv.header' = 'true'")).await;
+    assert_eq!(rows(&session, "SELECT n FROM part").await, [["2"], ["3"]]);
+    session.must("CREATE MATERIALIZED VIEW v AS SELECT n, t, at FROM logs").await;
+    wait_for(&session, "SELECT count(*) FROM v", &[&["4"]]).await;
+    assert_eq!(rows(&session, "SELECT n, t, at FROM v").await, expected);
+
+    // Each format written and read back; a table of Parquet files knows its columns.
+    session.must("SET dml_sync = on").await;
+    for (name, options) in [
+        ("csv", ", format = 'csv', null_string = 'nil', compression = 'gzip'"),
+        ("json", ", format = 'json', compression = 'zstd'"),
+        ("parquet", ", format = 'parquet'"),
+    ] {
+        session.must(&table(&format!("out_{name}"), &format!("out_{name}"), options)).await;
+        session.must(&format!("INSERT INTO out_{name} SELECT n, t, at FROM logs")).await;
+        assert_eq!(rows(&session, &format!("SELECT n, t, at FROM out_{name}")).await, expected, "{name}");
+    }
+    let place = path("out_parquet").display().to_string();
+    session.must(&format!("CREATE TABLE known WITH (connector = 'file', path = '{place}', format = 'parquet')")).await;
+    assert_eq!(rows(&session, "SELECT at, n FROM known WHERE t = 'plain'").await, [["2021-02-03 04:05:06", "2"]]);
+
+    // Partitions.
+    let place = path("by_t").display().to_string();
+    session
+        .must(&format!(
+            "CREATE TABLE by_t (n BIGINT, t TEXT) WITH (connector = 'file', path = '{place}', format = 'csv', partition_by = 't')"
+        ))
+        .await;
+    session.must("INSERT INTO by_t SELECT n, t FROM logs").await;
+    let folders: Vec<String> = visible(Path::new(&place))
+        .iter()
+        .filter_map(|path| path.parent()?.file_name().map(|name| name.to_string_lossy().into_owned()))
+        .collect();
+    for folder in ["t=", "t=plain", "t=x%0Ay", "t=z"] {
+        assert!(folders.iter().any(|found| found == folder), "{folder} is not in {folders:?}");
+    }
+    assert_eq!(rows(&session, "SELECT n, t FROM by_t").await.len(), 4);
+
+    // What can't be.
+    let plain = |name: &str, place: &str, more: &str| table(name, place, &format!(", format = 'csv'{more}"));
+    assert_eq!(refusal(&session, &plain("e1", "logs", ", colour = 'red'")).await.0, "22023");
+    session.must(&plain("e2", "nowhere.csv", "")).await;
+    assert_eq!(refusal(&session, "SELECT * FROM e2").await.0, "58P01");
+    assert_eq!(refusal(&session, "CREATE MATERIALIZED VIEW e3 AS SELECT n FROM e2").await.0, "58P01");
+    let nested = "CREATE TABLE e4 (r ROW<a INT>) WITH (connector = 'file', path = '/tmp/x', format = 'json')";
+    assert_eq!(refusal(&session, nested).await.0, "0A000");
+    let updated =
+        "CREATE SINK e5 WITH (connector = 'file', path = '/tmp/x', format = 'json') AS SELECT t, count(*) AS n FROM logs GROUP BY t";
+    let (code, text) = refusal(&session, updated).await;
+    assert!(code == "0A000" && text.contains("debezium-json"), "{text}");
+}
+
+/// Writes `count` files of `each` lines `number,number % keys`, numbered on from 0. Returns the number of lines.
+fn numbered(root: &Path, count: usize, each: usize, keys: usize) -> usize {
+    for file in 0..count {
+        let text: String = (file * each..(file + 1) * each).map(|number| format!("{number},{}\n", number % keys)).collect();
+        write(&root.join(format!("part-{file:04}.csv")), &text);
+    }
+    count * each
+}
+
+/// Kills the server again and again while its sink writes; `look` sees the folder between the kills. Returns when the sink has finished.
+async fn kill_until_finished(server: &mut Server, test: &str, mut look: impl FnMut(&Session)) -> usize {
+    let mut random = run::random(test);
+    let mut kills = 0;
+    loop {
+        let session = server.connect().await;
+        look(&session);
+        let finished = rows(&session, "SELECT state FROM weir_jobs WHERE kind <> 'materialized view'").await;
+        if finished.iter().all(|row| row[0] == "finished") {
+            return kills;
+        }
+        if kills == run::rounds(10, 60) {
+            wait_finished(&session).await;
+            look(&session);
+            return kills;
+        }
+        tokio::time::sleep(Duration::from_millis(40 + random.below(200))).await;
+        server.kill();
+        kills += 1;
+        let parallelism = [2, 3, 1, 4][kills % 4];
+        server.set("parallelism", &parallelism.to_string());
+        server.restart();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_through_kills_has_each_row_once_at_every_moment() {
+    let (input, output) = (folder(), folder());
+    let total = numbered(input.path(), 30, run::rounds(60_000, 200_000), 7);
+    let mut server = Server::start(&settings(&[("parallelism", "2"), ("checkpoint_interval", "50 ms"), ("barrier_interval", "20 ms")]));
+    let session = server.connect().await;
+    let (from, to) = (input.path().display().to_string(), output.path().display().to_string());
+    session.must(&format!("CREATE TABLE numbers (n BIGINT, k BIGINT) WITH (connector = 'file', path = '{from}', format = 'csv')")).await;
+    session
+        .must(&format!(
+            "CREATE SINK copy WITH (connector = 'file', path = '{to}', format = 'csv', roll_size = '64 kB') AS SELECT n, k FROM numbers WHERE n >= 0"
+        ))
+        .await;
+    let mut seen_partly = 0;
+    let check = |root: &Path| {
+        let mut seen = vec![false; total];
+        for line in lines(root) {
+            let (number, key) = line.split_once(',').unwrap_or_else(|| panic!("torn line {line}"));
+            let number: usize = number.parse().unwrap_or_else(|_| panic!("torn line {line}"));
+            assert_eq!(key, (number % 7).to_string(), "torn line {line}");
+            assert!(!std::mem::replace(&mut seen[number], true), "row {number} is there twice");
+        }
+        seen.iter().filter(|seen| **seen).count()
+    };
+    let kills = kill_until_finished(&mut server, "file to file", |_| {
+        let count = check(output.path());
+        seen_partly += usize::from(count > 0 && count < total);
+    })
+    .await;
+    assert_eq!(check(output.path()), total, "rows are missing");
+    assert_eq!(hidden(output.path()), Vec::<PathBuf>::new(), "files were left behind");
+    run::say(&format!("file to file: {kills} kills, {seen_partly} looks at a part of the {total} rows"));
+    assert!(kills >= 2 && seen_partly >= 1, "the copy was too quick to be met: {kills} kills, {seen_partly} looks");
+}
+
+/// Applies changes in the order of the files; a row that is taken away must be there.
+fn apply(changes: impl Iterator<Item = (bool, String)>) -> BTreeMap<String, i64> {
+    let mut rows: BTreeMap<String, i64> = BTreeMap::new();
+    for (add, row) in changes {
+        let count = rows.entry(row.clone()).or_default();
+        *count += if add { 1 } else { -1 };
+        assert!(*count >= 0, "{row} is taken away before it is added");
+        if *count == 0 {
+            rows.remove(&row);
+        }
+    }
+    rows
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_through_kills_add_up_to_the_batch_answer() {
+    let (input, output) = (folder(), folder());
+    let total = numbered(input.path(), 20, run::rounds(15_000, 60_000), 97);
+    let mut server = Server::start(&settings(&[("parallelism", "3"), ("checkpoint_interval", "100 ms"), ("barrier_interval", "20 ms")]));
+    let session = server.connect().await;
+    let from = input.path().display().to_string();
+    let to = |name: &str| output.path().join(name);
+    let query = "SELECT k, count(*) AS n, sum(n) AS s FROM numbers GROUP BY k";
+    session.must(&format!("CREATE TABLE numbers (n BIGINT, k BIGINT) WITH (connector = 'file', path = '{from}', format = 'csv')")).await;
+    for (name, options) in [("debezium", "format = 'debezium-json'"), ("kinds", "format = 'csv', row_kind = 'kind'")] {
+        let path = to(name).display().to_string();
+        session.must(&format!("CREATE SINK {name} WITH (connector = 'file', path = '{path}', {options}) AS {query}")).await;
+    }
+    // Whatever a reader sees, a key has at most one row: that of some checkpoint.
+    let debezium = |line: &str| -> (bool, String) {
+        let change: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+        let add = change["op"] == "c";
+        let row = &change[if add { "after" } else { "before" }];
+        (add, format!("{},{},{}", row["k"], row["n"], row["s"]))
+    };
+    let kinds = |line: &str| -> (bool, String) {
+        let (kind, row) = line.split_once(',').unwrap_or_else(|| panic!("torn line {line}"));
+        (kind.starts_with('+'), row.to_string())
+    };
+    let check = |root: &Path| {
+        let changes = lines(root).into_iter();
+        let rows =
+            if root.ends_with("kinds") { apply(changes.map(|line| kinds(&line))) } else { apply(changes.map(|line| debezium(&line))) };
+        let keys: std::collections::BTreeSet<&str> = rows.keys().filter_map(|row| row.split(',').next()).collect();
+        assert_eq!(keys.len(), rows.values().sum::<i64>() as usize, "a key has two rows: {rows:?}");
+        rows
+    };
+    let kills = kill_until_finished(&mut server, "group by to files", |_| {
+        check(&to("debezium"));
+        check(&to("kinds"));
+    })
+    .await;
+    let session = server.connect().await;
+    wait_finished(&session).await;
+    let answer = rows(&session, query).await;
+    assert_eq!(answer.len(), 97);
+    assert_eq!(answer.iter().map(|row| row[1].parse::<usize>().expect("a count")).sum::<usize>(), total);
+    let expected: BTreeMap<String, i64> = answer.iter().map(|row| (row.join(","), 1)).collect();
+    assert_eq!(check(&to("debezium")), expected);
+    assert_eq!(check(&to("kinds")), expected);
+    run::say(&format!("group by to files: {kills} kills"));
+
+    // Read back as a changelog, both are the result again.
+    for (name, options) in [("debezium", "format = 'debezium-json'"), ("kinds", "format = 'csv', row_kind = 'kind'")] {
+        let path = to(name).display().to_string();
+        session
+            .must(&format!(
+                "CREATE TABLE {name}_changes (k BIGINT, n BIGINT, s NUMERIC(38, 0)) WITH (connector = 'file', path = '{path}', {options})"
+            ))
+            .await;
+        session.must(&format!("CREATE MATERIALIZED VIEW {name}_again AS SELECT k, n, s FROM {name}_changes")).await;
+        let deadline = Instant::now() + PATIENCE;
+        while rows(&session, &format!("SELECT k, n, s FROM {name}_again")).await != answer {
+            assert!(Instant::now() < deadline, "{name} read back is not what was written");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(refusal(&session, &format!("SELECT * FROM {name}_changes")).await.0, "0A000");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_records_fail_are_skipped_or_kept_once_through_kills() {
+    let data = folder();
+    // Every thousandth line is bad; one has bytes that are no text.
+    let mut text = Vec::new();
+    for number in 0..200_000 {
+        match number % 1000 {
+            500 if number == 500 => text.extend_from_slice(b"x\xFF,\n"),
+            500 => text.extend_from_slice(format!("no number {number},\"a \"\"b\"\"\"\n").as_bytes()),
+            _ => text.extend_from_slice(format!("{number},\n").as_bytes()),
+        }
+    }
+    let path = data.path().join("in.csv");
+    std::fs::write(&path, &text).expect("written");
+    let mut server = Server::start(&settings(&[("parallelism", "3"), ("checkpoint_interval", "50 ms"), ("restart_delay", "1 ms")]));
+    let session = server.connect().await;
+    for policy in ["fail", "skip", "dead_letter"] {
+        let path = path.display();
+        session
+            .must(&format!(
+                "CREATE TABLE {policy}_t (n BIGINT, t TEXT) WITH (connector = 'file', path = '{path}', format = 'csv', bad_records = '{policy}')"
+            ))
+            .await;
+    }
+    let (code, error) = refusal(&session, "CREATE MATERIALIZED VIEW fails AS SELECT count(n) AS c FROM fail_t").await;
+    assert!(code == "22P02" || code == "22021", "{error}");
+    assert!(error.contains("in.csv") && error.contains("byte "), "{error}");
+    for policy in ["skip", "dead_letter"] {
+        session.must(&format!("CREATE MATERIALIZED VIEW {policy}_v AS SELECT count(n) AS c FROM {policy}_t")).await;
+    }
+    session.must("CREATE MATERIALIZED VIEW second_reader AS SELECT max(n) AS m FROM dead_letter_t").await;
+    let mut random = run::random("bad records");
+    for kill in 0..run::rounds(4, 20) {
+        tokio::time::sleep(Duration::from_millis(random.below(300))).await;
+        server.kill();
+        server.set("parallelism", ["1", "4", "2"][kill % 3]);
+        server.restart();
+    }
+    let session = server.connect().await;
+    for policy in ["skip", "dead_letter"] {
+        wait_for(&session, &format!("SELECT c FROM {policy}_v"), &[&["199800"]]).await;
+        let counted = format!("SELECT sum(bad_records) FROM weir_sources WHERE job = '{policy}_v'");
+        wait_for(&session, &counted, &[&["200"]]).await;
+    }
+    session.must("CHECKPOINT").await;
+    let summary = "SELECT count(*), count(DISTINCT position), min(encoding), max(encoding) FROM dead_letter_t$bad";
+    assert_eq!(rows(&session, summary).await, [["200", "200", "hex", "text"]]);
+    let kept = rows(&session, "SELECT file, position, bytes FROM dead_letter_t$bad WHERE encoding = 'text'").await;
+    for row in &kept {
+        assert_eq!(row[0], path.display().to_string());
+        let position: usize = row[1].parse().expect("a position");
+        assert_eq!(row[2].as_bytes(), &text[position..position + row[2].len()]);
+    }
+    assert_eq!(rows(&session, "SELECT bytes FROM dead_letter_t$bad WHERE encoding = 'hex'").await, [["78ff2c"]]);
+    assert_eq!(refusal(&session, "SELECT * FROM nobody$bad").await.0, "42P01");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watched_folder_gives_each_new_file_once() {
+    let data = folder();
+    let write_file = |number: usize| {
+        let text: String = (0..100).map(|line| format!("{{\"n\":{}}}\n", number * 100 + line)).collect();
+        write(&data.path().join(format!(".{number}.tmp")), &text);
+        std::fs::rename(data.path().join(format!(".{number}.tmp")), data.path().join(format!("{number}.json"))).expect("renamed");
+    };
+    write_file(0);
+    let mut server = Server::start(&settings(&[("parallelism", "2"), ("checkpoint_interval", "100 ms")]));
+    let session = server.connect().await;
+    let path = data.path().display();
+    session
+        .must(&format!("CREATE TABLE t (n BIGINT) WITH (connector = 'file', path = '{path}/*.json', format = 'json', watch = '50 ms')"))
+        .await;
+    session.must("CREATE MATERIALIZED VIEW v AS SELECT count(*) AS c, count(DISTINCT n) AS d FROM t").await;
+    wait_for(&session, "SELECT c, d FROM v", &[&["100", "100"]]).await;
+    write_file(1);
+    wait_for(&session, "SELECT c, d FROM v", &[&["200", "200"]]).await;
+    session.must("CHECKPOINT").await;
+    server.kill();
+    write_file(2);
+    // What was read may go.
+    std::fs::remove_file(data.path().join("0.json")).expect("removed");
+    server.set("parallelism", "3");
+    server.restart();
+    let session = server.connect().await;
+    wait_for(&session, "SELECT c, d FROM v", &[&["300", "300"]]).await;
+    assert_eq!(refusal(&session, "SELECT * FROM t").await.0, "0A000");
+}
+
+#[test]
+fn rows_are_made_and_printed() {
+    let folder = folder();
+    let script = folder.path().join("script.sql");
+    write(
+        &script,
+        "CREATE TABLE made (id BIGINT, v INT) WITH (connector = 'datagen', 'rows-per-second' = '1000', 'fields.id.kind' = 'sequence',
+           'fields.id.start' = '1', 'fields.id.end' = '20', 'fields.v.min' = '5', 'fields.v.max' = '5');
+         CREATE TABLE printed (v INT, n BIGINT) WITH (connector = 'print', 'print-identifier' = 'out');
+         INSERT INTO printed SELECT v, count(*) FROM made GROUP BY v;
+         SELECT sum(id) + 7000 AS total FROM made;",
+    );
+    let output = crate::server::weir().arg("run").arg(&script).arg("--set").arg("parallelism=1").output().expect("weir runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("7210"), "{text}");
+    let last = text.lines().rev().find(|line| line.starts_with("out> ")).unwrap_or_else(|| panic!("nothing was printed: {text}"));
+    assert!(last == "out> +U[5, 20]" || last == "out> +I[5, 20]", "{text}");
+}
