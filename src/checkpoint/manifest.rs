@@ -84,6 +84,9 @@ pub struct OperatorCheckpoint {
     pub parts: Vec<Part>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub splits: Vec<SplitState>,
+    /// Files that hold more splits, which never change again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub closed_splits: Vec<FileHandle>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commits: Vec<PendingCommit>,
 }
@@ -97,6 +100,7 @@ impl OperatorCheckpoint {
         }
         self.parts.extend(other.parts);
         self.splits.extend(other.splits);
+        self.closed_splits.extend(other.closed_splits);
         self.commits.extend(other.commits);
     }
 }
@@ -114,6 +118,13 @@ pub struct JobCheckpoint {
     /// A bounded job that has finished: it is not started again.
     #[serde(default)]
     pub finished: bool,
+}
+
+impl JobCheckpoint {
+    /// What becomes visible with it.
+    pub fn commits(&self) -> impl Iterator<Item = &PendingCommit> {
+        self.operators.values().flat_map(|operator| &operator.commits)
+    }
 }
 
 /// The stored tables as of one commit.
@@ -181,7 +192,8 @@ impl Manifest {
 
     /// The files that it names.
     pub fn files(&self) -> impl Iterator<Item = &FileHandle> {
-        self.parts().flat_map(|part| &part.files)
+        let splits = self.jobs.values().flat_map(|job| job.operators.values()).flat_map(|operator| &operator.closed_splits);
+        self.parts().flat_map(|part| &part.files).chain(splits)
     }
 }
 

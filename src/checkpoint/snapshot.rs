@@ -1,6 +1,6 @@
 //! One subtask's part of a checkpoint: taken at the barrier, stored beside the subtask's further work.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -15,7 +15,7 @@ use crate::seams::files::FilesRef;
 use crate::seams::hash::HashMap;
 use crate::seams::spawn::{Spawner, in_place};
 use crate::sinks::commit::{Committer, PendingCommits, make_durable};
-use crate::sources::SplitState;
+use crate::sources::Splits;
 use crate::state::scratch::ScratchFolder;
 use crate::state::{StateBackendKind, StateDescriptor, StateSize};
 use crate::stream::{BarrierNumber, KeyGroupRange};
@@ -91,6 +91,8 @@ pub struct SnapshotTaker {
     pub targets: Vec<SnapshotTarget>,
     /// The uid under which a source's splits stand.
     pub source_uid: Option<String>,
+    /// The id of this run, for files of splits.
+    pub incarnation: String,
     /// What operators of the subtask have to commit, by uid.
     pub commits: Vec<(String, PendingCommits)>,
     pub committer: Arc<Committer>,
@@ -132,14 +134,11 @@ impl SnapshotTaker {
     }
 
     /// Takes the snapshot of everything in `chain` that has state. The subtask stands still only for this call.
-    pub fn take(&mut self, chain: &mut Chain, splits: Option<Vec<SplitState>>, barrier: BarrierNumber) -> Result<Storing> {
+    pub fn take(&mut self, chain: &mut Chain, splits: Option<Splits>, barrier: BarrierNumber) -> Result<Storing> {
         let alignment_us = metrics::get(&chain.metrics().alignment_us);
         let mut operators = Vec::new();
         let mut images = Vec::new();
-        if let (Some(uid), Some(splits)) = (&self.source_uid, splits) {
-            let checkpoint = OperatorCheckpoint { splits, ..OperatorCheckpoint::default() };
-            operators.push(OperatorPart { uid: uid.clone(), checkpoint, cost: SnapshotCost { alignment_us, ..SnapshotCost::default() } });
-        }
+        let source = self.source_uid.clone().zip(splits);
         for target in &mut self.targets {
             let stopwatch = Stopwatch::start();
             let chained = &mut chain.operators_mut()[target.at];
@@ -194,10 +193,16 @@ impl SnapshotTaker {
                 cost,
             });
         }
-        let listed: Vec<_> = self.commits.iter().map(|(uid, pending)| (uid.clone(), pending.list(&self.committer))).collect();
+        let listed: Vec<_> = self.commits.iter().map(|(uid, pending)| (uid.clone(), pending.list(barrier, &self.committer))).collect();
         let (store, files, folder) = (self.store.clone(), self.files.clone(), self.folder.clone());
+        let (scratch, incarnation) = (self.scratch.join("splits"), self.incarnation.clone());
         let work = Box::new(move || {
             let _folder = folder;
+            if let Some((uid, splits)) = source {
+                let mut cost = SnapshotCost { alignment_us, ..SnapshotCost::default() };
+                let checkpoint = store_splits(&store, &files, splits, (scratch.as_path(), incarnation.as_str()), barrier, &mut cost)?;
+                operators.push(OperatorPart { uid, checkpoint, cost });
+            }
             for image in images {
                 operators.push(store_image(&store, &files, image, barrier)?);
             }
@@ -212,6 +217,32 @@ impl SnapshotTaker {
         });
         Ok(Storing { spawner: self.spawner.clone(), work })
     }
+}
+
+/// Stores those of a source's splits in files that are closed.
+fn store_splits(
+    store: &CheckpointStore,
+    files: &FilesRef,
+    splits: Splits,
+    (scratch, incarnation): (&Path, &str),
+    barrier: BarrierNumber,
+    cost: &mut SnapshotCost,
+) -> Result<OperatorCheckpoint> {
+    let stopwatch = Stopwatch::start();
+    let mut closed_splits = Vec::with_capacity(splits.closed.len());
+    for (number, portion) in splits.closed.iter().enumerate() {
+        let (handle, new) = portion.store(store, files, scratch, incarnation, &format!("{number}.splits"), barrier)?;
+        cost.bytes += handle.bytes;
+        if new {
+            cost.files_new += 1;
+            cost.bytes_new += handle.bytes;
+        } else {
+            cost.files_reused += 1;
+        }
+        closed_splits.push(handle);
+    }
+    cost.store_us = stopwatch.elapsed().as_micros() as u64;
+    Ok(OperatorCheckpoint { splits: splits.open, closed_splits, ..OperatorCheckpoint::default() })
 }
 
 fn store_image(store: &CheckpointStore, files: &FilesRef, image: Image, barrier: BarrierNumber) -> Result<OperatorPart> {

@@ -278,6 +278,19 @@ impl CheckpointStore {
         Ok(())
     }
 
+    /// The content of a file, after checking it. Errors as [`CheckpointStore::fetch`].
+    pub fn read(&self, file: &FileHandle) -> Result<Vec<u8>> {
+        let path = self.path(&file.name);
+        if !self.files.exists(&path) {
+            return Err(Error::corrupted(format!("checkpoint file \"{}\" is missing", file.name)).with_hint(OLDER_HINT));
+        }
+        let bytes = self.files.read(&path)?;
+        if bytes.len() as u64 != file.bytes || xxhash_rust::xxh3::xxh3_64(&bytes) != file.checksum {
+            return Err(Error::corrupted(format!("checkpoint file \"{}\" is damaged", file.name)).with_hint(OLDER_HINT));
+        }
+        Ok(bytes)
+    }
+
     /// The length of all files in the store, bytes.
     pub fn total_bytes(&self) -> u64 {
         self.known.lock().values().map(|known| known.handle.bytes).sum()

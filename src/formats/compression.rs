@@ -79,6 +79,19 @@ impl Compressor {
         }
     }
 
+    /// About how many bytes it holds in memory: what is ready, and what the compression itself needs at its usual level.
+    pub fn memory_bytes(&self) -> usize {
+        /// A window of 32 KiB, its hash chains and what waits for its block: what zlib's manual says of its default.
+        const GZIP: usize = 256 << 10;
+        /// A window of 2 MiB and its tables, of which small streams need less.
+        const ZSTD: usize = 1 << 20;
+        match self {
+            Compressor::None(out) => out.capacity(),
+            Compressor::Gzip(encoder) => GZIP + encoder.get_ref().capacity(),
+            Compressor::Zstd(encoder) => ZSTD + encoder.get_ref().capacity(),
+        }
+    }
+
     /// The compressed bytes that are ready and have not been taken yet.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         match self {

@@ -50,6 +50,12 @@ impl ParquetFile {
         self.metadata.metadata().row_groups().iter().map(|group| u64::try_from(group.num_rows()).unwrap_or(0))
     }
 
+    /// The bytes of row group `group` in the file: about what reading all of it holds at a time.
+    pub fn row_group_bytes(&self, group: usize) -> usize {
+        let groups = self.metadata.metadata().row_groups();
+        groups.get(group).map_or(0, |group| usize::try_from(group.compressed_size()).unwrap_or(0))
+    }
+
     /// The columns that it has, with the type in which each is read; those of other types are left out.
     pub fn columns(&self) -> Vec<Column> {
         let fields = self.metadata.schema().fields().iter();
@@ -272,6 +278,16 @@ impl ParquetEncoder {
     /// How many bytes are ready to be written.
     pub fn ready_bytes(&self) -> usize {
         self.writer.as_ref().map_or(self.finished.len(), |writer| writer.inner().len())
+    }
+
+    /// About how many bytes it holds in memory.
+    pub fn memory_bytes(&self) -> usize {
+        self.writer.as_ref().map_or(self.finished.capacity(), |writer| writer.memory_size() + writer.inner().capacity())
+    }
+
+    /// Ends the row group under way: all its bytes are ready then.
+    pub fn end_row_group(&mut self) -> Result<()> {
+        self.writer()?.flush().map_err(|e| failed(&e))
     }
 
     /// Ends the file; what is left is in [`ParquetEncoder::take_bytes`].

@@ -27,11 +27,11 @@ use crate::seams::files::FilesRef;
 use crate::seams::hash::HashMap;
 use crate::seams::random::Random;
 use crate::seams::spawn::Spawner;
-use crate::sinks::commit::{Committer, PendingCommit, PendingCommits, remove_abandoned};
-use crate::sinks::{OpenedSink, SinkContext};
+use crate::sinks::commit::{Committer, HiddenFiles, PendingCommit, PendingCommits, abandoned};
+use crate::sinks::{OpenedSink, RestoredSink, SinkContext};
 use crate::sources::connector;
 use crate::sources::file::dead_letters;
-use crate::sources::{DeadLetterContext, Source, SourceContext};
+use crate::sources::{DeadLetterContext, Source, SourceContext, SplitPortion, Splits};
 use crate::state::RestorePart;
 use crate::state::key_codec::KeyCodec;
 use crate::state::memory::MemoryBackend;
@@ -51,6 +51,8 @@ pub struct BuildContext {
     pub files: FilesRef,
     pub store: Arc<CheckpointStore>,
     pub committer: Arc<Committer>,
+    /// Tells what this engine writes outside from what others do.
+    pub engine: u64,
     /// The folder of records that could not be read.
     pub dead_letters: PathBuf,
     pub rocks: Arc<SharedRocks>,
@@ -219,11 +221,11 @@ pub fn build(
         sources: 0,
         bounded: true,
     };
-    // What this run writes outside has names of its own, which sort behind those of the runs that it goes on from.
-    let incarnation = format!("{:012}{:06x}", restore.map_or(0, |restore| restore.barrier), context.random.lock().next_u64() >> 40);
+    // What this run writes outside has names of its own.
+    let write_run = context.random.lock().next_u64();
     for (at, (chain, (inboxes, edges))) in chains.iter().zip(inboxes.into_iter().zip(edges)).enumerate() {
         let root = chain.nodes.last() == Some(&graph.root().id);
-        let ends = Ends { context, catalog, job, restore, incarnation: &incarnation, parallelism: chain.parallelism };
+        let ends = Ends { context, catalog, job, restore, write_run, parallelism: chain.parallelism };
         let mut sources = ends.sources(&graph.nodes[chain.nodes[0]])?.into_iter();
         let mut sinks = if root { ends.sinks(graph.root())?.into_iter() } else { Vec::new().into_iter() };
         if root {
@@ -275,6 +277,7 @@ pub fn build(
                 folder: folder.clone(),
                 targets,
                 source_uid,
+                incarnation: context.incarnation(),
                 commits,
                 committer: context.committer.clone(),
             };
@@ -350,7 +353,7 @@ struct Ends<'a> {
     catalog: &'a Catalog,
     job: &'a Job,
     restore: Option<&'a JobCheckpoint>,
-    incarnation: &'a str,
+    write_run: u64,
     parallelism: usize,
 }
 
@@ -368,24 +371,33 @@ impl Ends<'_> {
         let NodeOp::ConnectorScan { table, projection } = &node.op else { return Ok(Vec::new()) };
         let table = connector_table(self.catalog, *table)?;
         let uid = node.uid.as_deref().ok_or_else(|| Error::internal("an operator with state has no uid"))?;
-        let splits = self.restore.and_then(|restore| restore.operators.get(uid)).map(|operator| operator.splits.as_slice());
-        let mut source_context = SourceContext::default();
-        let mut commits = Vec::new();
+        let restored = self.restore.and_then(|restore| restore.operators.get(uid));
+        let splits = restored.map(|operator| -> Result<Splits> {
+            let closed = operator.closed_splits.iter().map(|file| SplitPortion::restore(&self.context.store, file).map(Arc::new));
+            Ok(Splits { open: operator.splits.clone(), closed: closed.collect::<Result<_>>()? })
+        });
+        let splits = splits.transpose()?;
+        let mut source_context = SourceContext { memory: Some(self.context.memory.clone()), dead_letters: None };
+        let mut commits: Vec<PendingCommits> = Vec::new();
         if connector::keeps_bad_records(table)? {
             let restored = self.restored_commits(uid);
-            let job_prefix = format!("{}-", self.job.id);
+            let prefix = format!("{}-", self.job.id);
             let folder = dead_letters::folder(&self.context.dead_letters, table.id);
-            remove_abandoned(&self.context.files, &folder, &job_prefix, &restored)?;
-            commits.push(PendingCommits::new(restored));
-            commits.resize_with(self.parallelism, PendingCommits::default);
+            self.context.committer.register(self.job.id, HiddenFiles { root: folder.clone(), depth: 0, prefix: prefix.clone() });
+            commits.extend((0..self.parallelism).map(|_| PendingCommits::new(self.job.id)));
+            if let Some(first) = commits.first() {
+                let left_behind = abandoned(&self.context.files, &folder, &prefix, &restored)?;
+                first.restore(self.restore.map_or(0, |restore| restore.barrier), restored);
+                left_behind.into_iter().for_each(|path| first.push(PendingCommit::Remove { path }));
+            }
             source_context.dead_letters = Some(DeadLetterContext {
                 files: self.context.files.clone(),
                 root: self.context.dead_letters.clone(),
-                prefix: format!("{job_prefix}{}", self.incarnation),
+                prefix: format!("{prefix}{:016x}", self.write_run),
                 commits: commits.clone(),
             });
         }
-        let sources = connector::open_sources(table, projection, self.parallelism, splits, &source_context)?;
+        let sources = connector::open_sources(table, projection, self.parallelism, splits.as_ref(), &source_context)?;
         let mut commits = commits.into_iter();
         Ok(sources.into_iter().map(|source| (source, commits.next())).collect())
     }
@@ -402,9 +414,13 @@ impl Ends<'_> {
             changelog: root.changelog,
             parallelism: self.parallelism,
             files: &self.context.files,
-            engine: &self.context.scratch,
-            incarnation: self.incarnation,
-            restored: self.restore.map(|_| self.restored_commits(&sink_uid(self.job))),
+            committer: &self.context.committer,
+            memory: &self.context.memory,
+            engine: self.context.engine,
+            run: self.write_run,
+            restored: self
+                .restore
+                .map(|restore| RestoredSink { barrier: restore.barrier, commits: self.restored_commits(&sink_uid(self.job)) }),
         })
     }
 }

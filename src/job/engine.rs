@@ -10,6 +10,7 @@ use weir_catalog::{Catalog, Error, Job, JobKind, Object, ObjectId, Result, SqlSt
 use weir_sql::graph::StreamGraph;
 
 use super::build::BuildContext;
+use super::identity;
 use super::manager::{Event, Manager, ManagerContext};
 use super::numbers::BarrierNumbers;
 use super::plan::plan_job;
@@ -150,6 +151,7 @@ impl Engine {
             files: files.clone(),
             store: store.clone(),
             committer: Arc::new(Committer::new(files.clone())),
+            engine: identity::open(&files, &dir, || random.lock().next_u64())?,
             dead_letters: dir.join(DEAD_LETTERS),
             rocks,
             state_backend: settings.state_backend,

@@ -12,7 +12,7 @@
 //! | `failures` | who is restarted, who is stopped |
 //! | `flushes` | whom FLUSH waits for |
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -99,11 +99,19 @@ pub enum Event {
     ManifestWritten {
         manifest: Manifest,
         result: Result<()>,
-        /// Whether its sinks have committed.
-        committed: Result<()>,
+    },
+    /// Sinks have committed what a durable checkpoint lists, or could not.
+    SinksCommitted {
+        /// The checkpoint; `None` where it was told of before.
+        completed: Option<Completed>,
+        /// Each with whether it was the job's last checkpoint.
+        committed: Vec<(ObjectId, bool)>,
+        failed: Vec<(ObjectId, Error)>,
     },
     /// A sink could not commit some time ago: try again.
-    CommitDue,
+    CommitDue {
+        job: ObjectId,
+    },
     /// Barrier numbers and time were reserved, or could not be.
     NumbersReserved {
         reserved: Result<Reserved>,
@@ -167,6 +175,8 @@ pub struct Manager {
     /// What is complete: to be written with the next manifest, and with the one that is being written.
     completed: Vec<Completed>,
     completing: Vec<Completed>,
+    /// Jobs whose sink could not commit and tries again later.
+    uncommitted: BTreeSet<ObjectId>,
     /// When checkpoints last began at their regular time.
     last_tick: Instant,
     manifest: Manifest,
@@ -224,6 +234,7 @@ impl Manager {
             waiters: Vec::new(),
             completed: Vec::new(),
             completing: Vec::new(),
+            uncommitted: BTreeSet::new(),
             last_tick: now,
             tables_part: manifest.tables.clone(),
             tables_incarnation: context.build.incarnation(),
@@ -272,17 +283,13 @@ impl Manager {
                 }
             }
         }
+        // What a checkpoint lists was decided when it became durable, and may not have been carried out; also where the job was dropped since.
+        for (id, checkpoint) in self.manifest.jobs.iter().filter(|(_, checkpoint)| checkpoint.commits().next().is_some()) {
+            self.spawn_commit(None, vec![(*id, checkpoint.clone())]);
+        }
         // A drop that no manifest knows of yet.
         let jobs = &self.jobs;
         self.manifest.jobs.retain(|id, _| jobs.contains_key(id));
-        // What the checkpoint lists was decided when it became durable, and may not have been carried out.
-        let (committer, manifest, sender) = (self.context.build.committer.clone(), self.manifest.clone(), self.sender.clone());
-        self.context.spawner.spawn_blocking(move || {
-            if let Err(error) = committer.commit(&manifest) {
-                tracing::warn!(%error, "a sink could not commit the checkpoint that is started from");
-                let _ = sender.send(Event::CommitDue);
-            }
-        });
         self.start(&ids);
         self.publish_board();
     }
@@ -349,12 +356,10 @@ impl Manager {
                 self.start(&[id]);
             }
             Event::Drop { jobs, done } => {
-                for id in jobs {
-                    self.forget(id);
-                }
+                let ended = jobs.into_iter().map(|id| (id, self.forget(id))).collect();
                 // The catalog's snapshot goes with a checkpoint.
                 self.tables_schedule.note_change();
-                let _ = done.send(());
+                self.discard(ended, done);
             }
             Event::Resume { job, done } => self.resume(job, done),
             Event::Flush { done } => self.want_flush.push(done),
@@ -362,11 +367,9 @@ impl Manager {
             Event::WantBarrier => self.want_barrier = true,
             Event::Built { job, run, built } => self.built(job, run, built),
             Event::TablesStored { barrier, stored } => self.tables_stored(barrier, stored),
-            Event::ManifestWritten { manifest, result, committed } => self.manifest_written(manifest, result, committed),
-            Event::CommitDue => {
-                self.manifest_dirty = true;
-                self.write_manifest_if_due();
-            }
+            Event::ManifestWritten { manifest, result } => self.manifest_written(manifest, result),
+            Event::SinksCommitted { completed, committed, failed } => self.sinks_committed(completed.as_ref(), committed, failed),
+            Event::CommitDue { job } => self.commit_again(job),
             Event::NumbersReserved { reserved } => self.numbers_reserved(reserved),
             Event::RestartDue { jobs } => {
                 let due: Vec<ObjectId> =

@@ -10,6 +10,7 @@ pub mod build;
 pub mod compatibility;
 pub mod engine;
 pub mod feed;
+pub mod identity;
 pub mod manager;
 pub mod numbers;
 pub mod plan;

@@ -20,7 +20,7 @@ use super::replay::Replay;
 use crate::checkpoint::snapshot::{SnapshotTaker, SubtaskSnapshot};
 use crate::seams::clock::{Clock, Stopwatch};
 use crate::seams::faults::{self, Fault};
-use crate::sources::{Source, SourceEvent, SplitState};
+use crate::sources::{Source, SourceEvent, Splits};
 use crate::state::memory_pool::Reservation;
 use crate::stream::{Barrier, BarrierNumber, Batch, CommitSeq, Element};
 
@@ -202,7 +202,7 @@ impl SubtaskContext {
     }
 
     /// Everything that a barrier asks of the subtask.
-    async fn on_barrier(&mut self, barrier: &Arc<Barrier>, splits: Option<Vec<SplitState>>) -> Result<()> {
+    async fn on_barrier(&mut self, barrier: &Arc<Barrier>, splits: Option<Splits>) -> Result<()> {
         let overtakes = faults::is_planted(Fault::BarrierOvertakesRows);
         if overtakes {
             self.chain.forward(Element::Barrier(barrier.clone())).await?;
@@ -252,13 +252,13 @@ impl SubtaskContext {
     }
 
     /// A barrier has come to a connector, which is cut where it stands. Returns the splits for the checkpoint, where the barrier is one's.
-    fn cut(&self, barrier: &Barrier, source: &mut dyn Source, replay: &mut Replay) -> Result<Option<Vec<SplitState>>> {
+    fn cut(&self, barrier: &Barrier, source: &mut dyn Source, replay: &mut Replay) -> Result<Option<Splits>> {
         if barrier.checkpoint {
             source.prepare_checkpoint()?;
         }
-        let splits = source.splits()?;
+        let splits = source.cut()?;
         if let Some(target) = &replay.target
-            && source.has_reached(target)?
+            && source.has_come_to(target)?
         {
             replay.target = None;
             // Before the barrier goes on: whoever hears of the barrier further down has heard this.
@@ -294,7 +294,7 @@ async fn run_connector(
             None
         } else {
             let stopwatch = Stopwatch::start();
-            let before = faults::is_planted(Fault::OffsetsOneBatchBehind).then(|| source.splits()).transpose()?;
+            let before = faults::is_planted(Fault::OffsetsOneBatchBehind).then(|| source.splits()).transpose()?.map(Splits::from);
             let event = source.poll(SOURCE_BATCH_ROWS, context.clock.now_us())?;
             metrics::add(&context.chain.metrics().busy_us, stopwatch.elapsed().as_micros() as u64);
             metrics::set(&context.chain.metrics().bad_records, source.bad_records());

@@ -72,6 +72,10 @@ faults! {
     WrittenKeyMissingInFilter, "written-key-missing-in-filter", TestsBesideTheCode;
     /// A checkpoint names files that were not fsynced.
     CheckpointFileNotSynced, "checkpoint-file-not-synced", TestsBesideTheCode;
+    /// A sink's files become visible with a checkpoint although they were not fsynced.
+    SinkFileNotSynced, "sink-file-not-synced", TestsBesideTheCode;
+    /// A sink's files become visible before their checkpoint is complete.
+    SinkCommitsEarly, "sink-commits-early", TestsBesideTheCode;
     /// A start leaves out the first commit behind the checkpoint of the stored tables.
     TablesReplaySkipsCommit, "tables-replay-skips-commit", TestsOfTheWhole;
     /// A restored job reads its tables' log from one commit too late.

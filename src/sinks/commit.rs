@@ -4,61 +4,102 @@
 //!   writer     closes a file under a hidden name, and notes it in its PendingCommits
 //!   snapshot   at a checkpoint barrier: lists what is noted, makes it durable            (checkpoint::snapshot)
 //!   manifest   names it: from here on it will be visible, whatever happens
-//!   Committer  renames it, and says so; writers stop listing it
+//!   Committer  renames it, writes the record that tells readers of it, and says so; writers stop listing it
 //! ```
 //!
+//! Files are renamed one by one. A record is written when all that it names are there, and appears at once: who reads what records name sees whole
+//! checkpoints only. See [`super::file::place`] for where records are.
+//!
 //! # Invariants
-//! - Nothing is committed that no durable manifest lists, and everything that one lists is.
+//! - Nothing is committed that no durable manifest lists, and everything that one lists is, unless its job is dropped before that was begun.
 //! - A commit is listed by each checkpoint until it has been carried out and is durable; carrying it out again has no effect.
+//! - A run that begins from an older checkpoint than one that is durable carries out nothing of the latter, and takes back what was carried out.
+//! - What a run takes back of the runs before it stays until the first checkpoint of the run is durable: until then another start may need it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use weir_catalog::{ObjectId, Result};
+use weir_catalog::{Error, ObjectId, Result};
 
-use crate::checkpoint::Manifest;
+use crate::checkpoint::JobCheckpoint;
+use crate::seams::faults::{self, Fault};
 use crate::seams::files::FilesRef;
 use crate::seams::hash::{HashMap, HashSet};
 use crate::stream::BarrierNumber;
 
-/// Something that becomes visible with a checkpoint.
+/// Something that takes effect with a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PendingCommit {
-    /// A closed file, and the name that readers find it by. Both are in one folder.
-    File { hidden: PathBuf, target: PathBuf },
+    /// A closed file, and the name that readers find it by, in the same folder.
+    File {
+        hidden: PathBuf,
+        target: PathBuf,
+        /// Where readers are told of it, together with every other file that has the same record.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        record: Option<PathBuf>,
+    },
+    /// A file of an earlier run, whose rows the checkpoint that the run began from does not have, goes.
+    Remove { path: PathBuf },
+}
+
+impl PendingCommit {
+    /// The hidden file that it makes visible.
+    pub fn hidden(&self) -> Option<&Path> {
+        match self {
+            PendingCommit::File { hidden, .. } => Some(hidden),
+            PendingCommit::Remove { .. } => None,
+        }
+    }
 }
 
 /// What one writer has to commit: its own, shared with the snapshots that list it.
-#[derive(Clone, Debug, Default)]
-pub struct PendingCommits(Arc<Mutex<Vec<PendingCommit>>>);
+#[derive(Clone, Debug)]
+pub struct PendingCommits(Arc<Mutex<Listed>>);
+
+#[derive(Debug)]
+struct Listed {
+    job: ObjectId,
+    /// Each with the barrier of the first checkpoint that listed it; `None` before that.
+    commits: Vec<(PendingCommit, Option<BarrierNumber>)>,
+}
 
 impl PendingCommits {
-    /// Begins with what a checkpoint listed and may not have been carried out.
-    pub fn new(restored: Vec<PendingCommit>) -> PendingCommits {
-        PendingCommits(Arc::new(Mutex::new(restored)))
+    /// Nothing to commit, for a writer of `job`.
+    pub fn new(job: ObjectId) -> PendingCommits {
+        PendingCommits(Arc::new(Mutex::new(Listed { job, commits: Vec::new() })))
+    }
+
+    /// Adds what the checkpoint at `barrier` listed and what may not have been carried out.
+    pub fn restore(&self, barrier: BarrierNumber, commits: Vec<PendingCommit>) {
+        self.0.lock().commits.extend(commits.into_iter().map(|commit| (commit, Some(barrier))));
     }
 
     /// Adds a commit.
     pub fn push(&self, commit: PendingCommit) {
-        self.0.lock().push(commit);
+        self.0.lock().commits.push((commit, None));
     }
 
-    /// What is to be listed now.
-    pub fn list(&self, committer: &Committer) -> Vec<PendingCommit> {
+    /// What the checkpoint at `barrier` has to list.
+    pub fn list(&self, barrier: BarrierNumber, committer: &Committer) -> Vec<PendingCommit> {
         let mut pending = self.0.lock();
-        committer.forget_done(&mut pending);
-        pending.clone()
+        let through = committer.through(pending.job);
+        pending.commits.retain(|(_, first)| first.is_none_or(|first| first > through));
+        pending.commits.iter_mut().for_each(|(_, first)| *first = first.or(Some(barrier)));
+        pending.commits.iter().map(|(commit, _)| commit.clone()).collect()
     }
 }
 
 /// Makes what `commits` are about durable under its hidden names. Waits for disk.
 pub fn make_durable(files: &FilesRef, commits: &[PendingCommit]) -> Result<()> {
     let mut folders = BTreeSet::new();
-    for PendingCommit::File { hidden, .. } in commits {
+    for hidden in commits.iter().filter_map(PendingCommit::hidden) {
+        if faults::is_planted(Fault::SinkFileNotSynced) {
+            continue;
+        }
         match files.sync(hidden) {
             Ok(()) => folders.extend(hidden.parent().map(Path::to_path_buf)),
             // Renamed since it was listed, and so durable before; or taken away by someone else, and then nothing can be done about it.
@@ -66,108 +107,254 @@ pub fn make_durable(files: &FilesRef, commits: &[PendingCommit]) -> Result<()> {
             Err(error) => return Err(error),
         }
     }
-    folders.iter().try_for_each(|folder| files.sync_dir(folder))
-}
-
-/// Removes the hidden files in `folder` whose names begin with `prefix` and that `kept` does not list: of runs that ended before a checkpoint listed them.
-pub fn remove_abandoned(files: &FilesRef, folder: &Path, prefix: &str, kept: &[PendingCommit]) -> Result<()> {
-    let kept: BTreeSet<&Path> = kept.iter().map(|PendingCommit::File { hidden, .. }| hidden.as_path()).collect();
-    for name in files.list(folder)? {
-        let path = folder.join(&name);
-        let is_ours = name.to_str().and_then(|name| name.strip_prefix('.')).is_some_and(|name| name.starts_with(prefix));
-        if is_ours && !kept.contains(path.as_path()) {
-            files.remove(&path)?;
-        }
+    folders.iter().try_for_each(|folder| files.sync_dir(folder))?;
+    if faults::is_planted(Fault::SinkCommitsEarly) {
+        return Committer::new(files.clone()).carry_out(&commits.iter().collect::<Vec<_>>());
     }
     Ok(())
+}
+
+/// The hidden files in `folder` whose names begin with `prefix` and that `kept` does not list: of runs that ended before a checkpoint listed them.
+pub fn abandoned(files: &FilesRef, folder: &Path, prefix: &str, kept: &[PendingCommit]) -> Result<Vec<PathBuf>> {
+    let kept: BTreeSet<&Path> = kept.iter().filter_map(PendingCommit::hidden).collect();
+    let mut found = Vec::new();
+    for name in files.list(folder)? {
+        let path = folder.join(&name);
+        let is_own = name.to_str().and_then(|name| name.strip_prefix('.')).is_some_and(|name| name.starts_with(prefix));
+        if is_own && !kept.contains(path.as_path()) {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// Where a job's hidden files are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HiddenFiles {
+    pub root: PathBuf,
+    /// How deep below it.
+    pub depth: usize,
+    /// What their names begin with, behind the dot.
+    pub prefix: String,
 }
 
 /// Carries commits out, for all jobs of an engine.
 #[derive(Debug)]
 pub struct Committer {
     files: FilesRef,
-    /// The barrier up to which each job's commits are carried out.
+    jobs: Mutex<HashMap<ObjectId, Arc<Mutex<JobCommits>>>>,
+    /// The barrier up to which each job's commits are carried out and durable.
     through: Mutex<HashMap<ObjectId, BarrierNumber>>,
-    /// Carried out and durable, but perhaps still listed by its writer.
-    done: Mutex<HashSet<PendingCommit>>,
+    /// From where each job's present run goes on, and the first barrier that it can have: what lies between is given up.
+    runs: Mutex<HashMap<ObjectId, (BarrierNumber, BarrierNumber)>>,
+}
+
+/// Held while the commits of one job are carried out, or called off.
+#[derive(Debug, Default)]
+struct JobCommits {
+    hidden: HashSet<HiddenFiles>,
+    dropped: bool,
 }
 
 impl Committer {
     /// A committer that knows of nothing carried out.
     pub fn new(files: FilesRef) -> Committer {
-        Committer { files, through: Mutex::default(), done: Mutex::default() }
+        Committer { files, jobs: Mutex::default(), through: Mutex::default(), runs: Mutex::default() }
     }
 
-    /// Carries out everything that `manifest`, which is durable, lists. Waits for disk. An error leaves the rest for the next time.
-    pub fn commit(&self, manifest: &Manifest) -> Result<()> {
-        self.through.lock().retain(|job, _| manifest.jobs.contains_key(job));
-        for (job, checkpoint) in &manifest.jobs {
-            if self.through.lock().get(job).is_some_and(|through| *through >= checkpoint.barrier) {
-                continue;
-            }
-            let commits: Vec<&PendingCommit> = checkpoint.operators.values().flat_map(|operator| &operator.commits).collect();
+    /// The barrier up to which the commits of `job` are carried out, in this process.
+    pub fn through(&self, job: ObjectId) -> BarrierNumber {
+        self.through.lock().get(&job).copied().unwrap_or(0)
+    }
+
+    fn job(&self, job: ObjectId) -> Arc<Mutex<JobCommits>> {
+        self.jobs.lock().entry(job).or_default().clone()
+    }
+
+    /// Says where `job` has hidden files, for when it is dropped. Waits while its commits are carried out.
+    pub fn register(&self, job: ObjectId, hidden: HiddenFiles) {
+        self.job(job).lock().hidden.insert(hidden);
+    }
+
+    /// A run of `job` is about to go on from the checkpoint at `from`, 0 for none; its own barriers begin with `next`. What later checkpoints of former runs
+    /// list is not carried out any more, unless that is under way: the run finds what became visible, and takes it back.
+    pub fn begin_run(&self, job: ObjectId, from: BarrierNumber, next: BarrierNumber) {
+        self.runs.lock().insert(job, (from, next));
+    }
+
+    fn is_given_up(&self, job: ObjectId, barrier: BarrierNumber) -> bool {
+        self.runs.lock().get(&job).is_some_and(|(from, next)| *from < barrier && barrier < *next)
+    }
+
+    /// Whether `job` may have hidden files.
+    pub fn is_registered(&self, job: ObjectId) -> bool {
+        self.jobs.lock().contains_key(&job)
+    }
+
+    /// Carries out everything that the checkpoint of `job`, which is durable, lists. Waits for disk. After an error it is to be tried again.
+    pub fn commit(&self, job: ObjectId, checkpoint: &JobCheckpoint) -> Result<()> {
+        let commits: Vec<&PendingCommit> = checkpoint.commits().collect();
+        if commits.is_empty() {
+            return Ok(());
+        }
+        let own = self.job(job);
+        let own = own.lock();
+        if own.dropped || self.through(job) >= checkpoint.barrier || self.is_given_up(job, checkpoint.barrier) {
+            return Ok(());
+        }
+        self.carry_out(&commits)?;
+        self.through.lock().insert(job, checkpoint.barrier);
+        Ok(())
+    }
+
+    fn carry_out(&self, commits: &[&PendingCommit]) -> Result<()> {
+        let files = &self.files;
+        let sync = |folders: BTreeSet<PathBuf>| -> Result<()> {
+            folders.iter().filter(|folder| files.exists(folder)).try_for_each(|folder| files.sync_dir(folder))
+        };
+        let folder = |path: &Path| path.parent().map(Path::to_path_buf);
+        // What is taken back goes first: readers are told so before its files go.
+        let removed = commits.iter().filter_map(|commit| match commit {
+            PendingCommit::Remove { path } => Some(path.as_path()),
+            PendingCommit::File { .. } => None,
+        });
+        let (mut records, rest): (Vec<&Path>, Vec<&Path>) = removed.partition(|path| is_record(path));
+        // The newest first: what is left is always what an earlier reader saw.
+        records.sort_unstable_by(|left, right| right.cmp(left));
+        for paths in [records, rest] {
             let mut folders = BTreeSet::new();
-            for PendingCommit::File { hidden, target } in &commits {
-                // One that is gone was renamed before.
-                if self.files.exists(hidden) {
-                    self.files.rename(hidden, target)?;
-                }
-                folders.extend(target.parent().filter(|folder| self.files.exists(folder)).map(Path::to_path_buf));
+            for path in paths {
+                files.remove(path)?;
+                folders.extend(folder(path));
             }
-            folders.iter().try_for_each(|folder| self.files.sync_dir(folder))?;
-            self.done.lock().extend(commits.into_iter().cloned());
-            self.through.lock().insert(*job, checkpoint.barrier);
+            sync(folders)?;
+        }
+
+        let mut folders = BTreeSet::new();
+        let mut recorded: BTreeMap<&Path, Vec<&Path>> = BTreeMap::new();
+        for commit in commits {
+            let PendingCommit::File { hidden, target, record } = commit else { continue };
+            // One that is gone was renamed before.
+            if files.exists(hidden) {
+                files.rename(hidden, target)?;
+            }
+            folders.extend(folder(target));
+            if let Some(record) = record {
+                recorded.entry(record).or_default().push(target);
+            }
+        }
+        sync(folders)?;
+        for (record, targets) in recorded {
+            if !files.exists(record) {
+                self.write_record(record, &targets)?;
+            }
         }
         Ok(())
     }
 
-    /// Takes what is carried out out of a writer's list.
-    fn forget_done(&self, pending: &mut Vec<PendingCommit>) {
-        let mut done = self.done.lock();
-        pending.retain(|commit| !done.remove(commit));
+    /// Tells readers of files that are there.
+    fn write_record(&self, record: &Path, targets: &[&Path]) -> Result<()> {
+        let files = &self.files;
+        // A file may be taken away as soon as it can be seen; one that is lost for another reason is not hidden by naming it.
+        let (there, missing): (Vec<&Path>, Vec<&Path>) = targets.iter().copied().partition(|target| files.exists(target));
+        for target in missing {
+            tracing::warn!(file = %target.display(), "a file that a checkpoint lists is gone");
+        }
+        if there.is_empty() {
+            return Ok(());
+        }
+        write_record(files, record, &there)
     }
+
+    /// Removes what a dropped job has not committed, whose subtasks have ended. From here on nothing of it is committed. Waits for disk.
+    pub fn discard(&self, job: ObjectId) -> Result<()> {
+        let own = self.job(job);
+        let mut own = own.lock();
+        own.dropped = true;
+        self.runs.lock().remove(&job);
+        for hidden in own.hidden.drain() {
+            for folder in folders(&hidden.root, hidden.depth)? {
+                for path in abandoned(&self.files, &folder, &hidden.prefix, &[])? {
+                    self.files.remove(&path)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The folder, below that of a sink, of the records that tell readers of its files.
+pub const RECORDS: &str = "_weir_commits";
+/// The format of a record.
+pub const RECORD_FORMAT: u32 = 1;
+
+fn is_record(path: &Path) -> bool {
+    path.parent().and_then(Path::file_name).is_some_and(|folder| folder == RECORDS)
+}
+
+/// What a record says.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    format: u32,
+    /// Relative to the sink's folder.
+    files: Vec<String>,
+}
+
+/// Writes a record that names `targets`, all at once. Waits for disk.
+pub fn write_record(files: &FilesRef, record: &Path, targets: &[&Path]) -> Result<()> {
+    let broken = || Error::internal(format!("\"{}\" is no place for a record", record.display()));
+    let folder = record.parent().ok_or_else(broken)?;
+    let root = folder.parent().ok_or_else(broken)?;
+    let name = record.file_name().and_then(|name| name.to_str()).ok_or_else(broken)?;
+    let mut named = Vec::with_capacity(targets.len());
+    for target in targets {
+        let path = target.strip_prefix(root).ok().and_then(Path::to_str);
+        named.push(path.ok_or_else(broken)?.to_string());
+    }
+    let json = serde_json::to_vec(&Record { format: RECORD_FORMAT, files: named })
+        .map_err(|e| Error::internal(format!("could not encode a record: {e}")))?;
+    files.create_dir(folder)?;
+    let temporary = folder.join(format!(".{name}.tmp"));
+    files.write(&temporary, &json)?;
+    files.rename(&temporary, record)?;
+    files.sync_dir(folder)
+}
+
+/// The files that a record names, as it stands at `path` with content `bytes`. `XX001` where it is no record, `0A000` where a newer version wrote it.
+pub fn read_record(path: &Path, bytes: &[u8]) -> Result<Vec<PathBuf>> {
+    let broken = || Error::corrupted(format!("\"{}\" is damaged", path.display()));
+    let record: Record = serde_json::from_slice(bytes).map_err(|_| broken())?;
+    if record.format > RECORD_FORMAT {
+        return Err(Error::newer_format(format_args!("\"{}\"", path.display()), record.format, RECORD_FORMAT));
+    }
+    let root = path.parent().and_then(Path::parent).ok_or_else(broken)?;
+    Ok(record.files.iter().map(|file| root.join(file)).collect())
+}
+
+/// The folder `root` and those below it, `depth` deep, but for that of records.
+pub fn folders(root: &Path, depth: usize) -> Result<Vec<PathBuf>> {
+    let failed = |path: &Path, e: &std::io::Error| Error::io(format!("list \"{}\"", path.display()), e);
+    let mut found = vec![root.to_path_buf()];
+    let mut level = 0..1;
+    for _ in 0..depth {
+        let end = found.len();
+        for at in level {
+            let folder = found[at].clone();
+            let entries = match std::fs::read_dir(&folder) {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                entries => entries.map_err(|e| failed(&folder, &e))?,
+            };
+            for entry in entries {
+                let entry = entry.map_err(|e| failed(&folder, &e))?;
+                if entry.file_name() != RECORDS && entry.file_type().map_err(|e| failed(&entry.path(), &e))?.is_dir() {
+                    found.push(entry.path());
+                }
+            }
+        }
+        level = end..found.len();
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-    use crate::checkpoint::{JobCheckpoint, OperatorCheckpoint};
-    use crate::seams::files::LocalFiles;
-
-    fn manifest(barrier: BarrierNumber, commits: Vec<PendingCommit>) -> Manifest {
-        let operator = OperatorCheckpoint { commits, ..OperatorCheckpoint::default() };
-        let operators = BTreeMap::from([("sink".to_string(), operator)]);
-        let job = JobCheckpoint { barrier, commit: 0, time_us: 0, operators, finished: false };
-        Manifest { number: barrier, barrier, jobs: BTreeMap::from([(7, job)]), tables: None }
-    }
-
-    #[test]
-    fn a_commit_is_listed_until_it_is_carried_out_and_carrying_out_twice_is_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let files: FilesRef = LocalFiles::shared();
-        let committer = Committer::new(files.clone());
-        let pending = PendingCommits::default();
-        let file = |name: &str| PendingCommit::File { hidden: folder.path().join(format!(".{name}")), target: folder.path().join(name) };
-        std::fs::write(folder.path().join(".a"), "a").unwrap();
-        pending.push(file("a"));
-
-        let first = pending.list(&committer);
-        make_durable(&files, &first).unwrap();
-        // The checkpoint that listed it fails: the next one lists it again, with what came meanwhile.
-        std::fs::write(folder.path().join(".b"), "b").unwrap();
-        pending.push(file("b"));
-        let second = pending.list(&committer);
-        assert_eq!(second, [file("a"), file("b")]);
-        assert!(!folder.path().join("a").exists());
-
-        committer.commit(&manifest(2, second.clone())).unwrap();
-        assert_eq!(std::fs::read(folder.path().join("a")).unwrap(), b"a");
-        // A reader takes the file away: committing again, also after a restart, is no error and brings nothing back.
-        std::fs::remove_file(folder.path().join("a")).unwrap();
-        Committer::new(files.clone()).commit(&manifest(2, second)).unwrap();
-        assert!(!folder.path().join("a").exists() && folder.path().join("b").exists());
-        assert_eq!(pending.list(&committer), []);
-    }
-}
+mod tests;

@@ -7,16 +7,17 @@ pub mod print;
 pub mod socket;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use weir_catalog::{Catalog, ChangelogMode, Error, Job, JobKind, Object, Result, SqlState};
 
-use self::commit::{PendingCommit, PendingCommits};
+use self::commit::{Committer, PendingCommit, PendingCommits};
 use crate::operators::Operator;
 use crate::seams::files::FilesRef;
 use crate::sources::file::FileConfig;
+use crate::state::memory_pool::MemoryPool;
+use crate::stream::BarrierNumber;
 
 /// What a job's sink is opened with.
 pub struct SinkContext<'a> {
@@ -27,12 +28,22 @@ pub struct SinkContext<'a> {
     pub changelog: ChangelogMode,
     pub parallelism: usize,
     pub files: &'a FilesRef,
-    /// A folder that no other engine of this machine has: it tells their names outside apart.
-    pub engine: &'a Path,
-    /// Stands for this run of the job in names outside: sorts behind those of the runs that it goes on from.
-    pub incarnation: &'a str,
-    /// What the checkpoint that the run goes on from lists for the sink; `None` for a run that begins from nothing.
-    pub restored: Option<Vec<PendingCommit>>,
+    pub committer: &'a Committer,
+    pub memory: &'a Arc<MemoryPool>,
+    /// Tells what this engine writes outside from what others do.
+    pub engine: u64,
+    /// Random: stands for this run of the job in names outside.
+    pub run: u64,
+    /// The checkpoint that the run goes on from; `None` for a run that begins from nothing.
+    pub restored: Option<RestoredSink>,
+}
+
+/// What a checkpoint says of a sink.
+#[derive(Clone, Debug, Default)]
+pub struct RestoredSink {
+    pub barrier: BarrierNumber,
+    /// What it lists to be committed, which may have been carried out.
+    pub commits: Vec<PendingCommit>,
 }
 
 /// One subtask's part of a sink.

@@ -7,7 +7,7 @@ use super::datagen::{DatagenConfig, DatagenSource};
 use super::file::{BadRecords, FileConfig, FileSource};
 use super::nexmark::{NexmarkConfig, NexmarkSource};
 use super::socket::{SocketConfig, SocketSource};
-use super::{Source, SourceContext, SourceEvent, SplitState};
+use super::{Source, SourceContext, SourceEvent, SplitState, Splits};
 use crate::stream::Batch;
 
 /// The connectors that give rows.
@@ -81,24 +81,26 @@ pub fn open_sources(
     table: &ConnectorTable,
     projection: &[usize],
     parallelism: usize,
-    restored: Option<&[SplitState]>,
+    restored: Option<&Splits>,
     context: &SourceContext,
 ) -> Result<Vec<Box<dyn Source>>> {
     fn boxed(source: impl Source + 'static) -> Box<dyn Source> {
         Box::new(source)
     }
+    // Those of most sources are never closed.
+    let open_splits = restored.map(|splits| splits.open.as_slice());
     match table.connector.as_str() {
         "nexmark" => {
             let config = NexmarkConfig::parse(&table.options)?;
             let open = |subtask| {
-                let restored = restored.map(<[SplitState]>::to_vec);
+                let restored = open_splits.map(<[SplitState]>::to_vec);
                 NexmarkSource::new(config.clone(), &table.columns, projection, subtask, parallelism, restored)
             };
             (0..parallelism).map(|subtask| open(subtask).map(boxed)).collect()
         }
         "datagen" => {
             let config = DatagenConfig::parse(&table.options, &table.columns)?;
-            let open = |subtask| DatagenSource::new(&config, &table.columns, projection, subtask, parallelism, restored);
+            let open = |subtask| DatagenSource::new(&config, &table.columns, projection, subtask, parallelism, open_splits);
             (0..parallelism).map(|subtask| open(subtask).map(boxed)).collect()
         }
         "file" => Ok(FileSource::open_all(table, projection, parallelism, restored, context)?.into_iter().map(boxed).collect()),

@@ -388,7 +388,8 @@ impl Source for DatagenSource {
             let left = self.own.peek().is_some_and(|Reverse((next, _))| *next < end);
             return Ok(if left { SourceEvent::Wait(TICK_US * 10) } else { SourceEvent::End });
         }
-        let now_us = if now_us == i64::MAX { 0 } else { now_us };
+        // A batch query, for which no time goes by.
+        let now_us = if matches!(now_us, i64::MIN | i64::MAX) { 0 } else { now_us };
         let arrays = self.columns.iter().map(|(at, ty)| self.column(*at, ty, &rows, now_us)).collect::<Result<Vec<_>>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         let rows = RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options).map_err(from_arrow)?;

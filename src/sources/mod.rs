@@ -5,14 +5,18 @@ pub mod datagen;
 pub mod file;
 pub mod nexmark;
 pub mod socket;
+pub mod splits;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use weir_catalog::{ObjectId, Result};
 
 use self::file::dead_letters::{self, DeadLetters};
+pub use self::splits::{SplitPortion, Splits};
 use crate::seams::files::FilesRef;
 use crate::sinks::commit::PendingCommits;
+use crate::state::memory_pool::{Charge, MemoryPool};
 use crate::stream::Batch;
 
 /// A split's place, as it stands in a checkpoint: operator list state.
@@ -45,9 +49,17 @@ pub trait Source: Send {
     }
     /// Where each of its splits stands. Several subtasks may have a part of one split.
     fn splits(&self) -> Result<Vec<SplitState>>;
+    /// A barrier has come: where each of its splits stands, those that never change again apart. Called once a barrier, in all subtasks of a scan alike.
+    fn cut(&mut self) -> Result<Splits> {
+        self.splits().map(Splits::from)
+    }
     /// Whether each of its splits that `target` names has come at least as far as it says. `target` are the splits of all subtasks of the same table, as
     /// another run of the job gave them; a split that has been read to its end has come as far as it ever can.
     fn has_reached(&self, target: &[SplitState]) -> Result<bool>;
+    /// As [`Source::has_reached`], where some of the splits are closed. Asked with the same target until it is true.
+    fn has_come_to(&mut self, target: &Splits) -> Result<bool> {
+        self.has_reached(&target.open)
+    }
     /// How many records it has left out because they could not be read.
     fn bad_records(&self) -> u64 {
         0
@@ -57,6 +69,8 @@ pub trait Source: Send {
 /// What a job's sources are opened with. The default is for reading without leaving anything behind.
 #[derive(Debug, Default)]
 pub struct SourceContext {
+    /// What buffers count against; `None` where nobody counts.
+    pub memory: Option<Arc<MemoryPool>>,
     /// Where bad records are kept; `None` where nobody keeps them.
     pub dead_letters: Option<DeadLetterContext>,
 }
@@ -74,6 +88,11 @@ pub struct DeadLetterContext {
 }
 
 impl SourceContext {
+    /// Counts a buffer, where buffers are counted.
+    fn charge(&self) -> Option<Charge> {
+        self.memory.as_ref().map(MemoryPool::charge)
+    }
+
     /// Where `subtask` keeps the bad records of `table`.
     fn dead_letters(&self, table: ObjectId, subtask: usize) -> Option<DeadLetters> {
         let context = self.dead_letters.as_ref()?;

@@ -1,11 +1,13 @@
 //! Files in and out: what is read, what is written, and that both are exactly once through kill -9.
 //!
-//! A reader of a sink's folder is played by [`visible`]: it takes every file that is not hidden, whenever it likes, and must never see a row twice, a torn
-//! line, or anything that no complete checkpoint holds.
+//! Two readers of a sink's folder are played. One takes every file that is not hidden, whenever it likes ([`lines`]), and must never see a row twice, a torn
+//! line, or anything that no complete checkpoint holds. The other goes by the records ([`RecordReader`]), and must see whole checkpoints at every look.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -28,7 +30,7 @@ fn visible(root: &Path) -> Vec<PathBuf> {
         let Ok(entries) = std::fs::read_dir(folder) else { return };
         for entry in entries.flatten() {
             let path = entry.path();
-            if entry.file_name().to_string_lossy().starts_with('.') {
+            if entry.file_name().to_string_lossy().starts_with(['.', '_']) {
                 continue;
             }
             if path.is_dir() {
@@ -69,6 +71,105 @@ fn lines(root: &Path) -> Vec<String> {
         lines.extend(text.lines().map(str::to_string));
     }
     lines
+}
+
+/// The folder of a sink's records.
+const RECORDS: &str = "_weir_commits";
+
+/// A reader that goes by the records.
+struct RecordReader {
+    root: PathBuf,
+    /// The records that it has taken in.
+    known: BTreeSet<PathBuf>,
+}
+
+impl RecordReader {
+    fn new(root: PathBuf) -> RecordReader {
+        RecordReader { root, known: BTreeSet::new() }
+    }
+
+    /// The lines that came since the last look: with those before them, whole checkpoints. What was seen once must stay.
+    fn look(&mut self) -> Vec<String> {
+        let list = || -> BTreeSet<PathBuf> {
+            let entries = std::fs::read_dir(self.root.join(RECORDS)).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|extension| extension == "json")).collect()
+        };
+        // A listing may miss what comes while it goes on.
+        let mut found = list();
+        loop {
+            let again = list();
+            if again == found {
+                break;
+            }
+            found = again;
+        }
+        let gone: Vec<&PathBuf> = self.known.difference(&found).collect();
+        assert!(gone.is_empty(), "records that were there are gone: {gone:?}");
+        let mut lines = Vec::new();
+        for record in found.difference(&self.known) {
+            for file in named(&self.root, record) {
+                let text = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{} names {}: {e}", record.display(), file.display()));
+                assert!(text.ends_with('\n'), "{} ends within a line", file.display());
+                lines.extend(text.lines().map(str::to_string));
+            }
+        }
+        self.known = found;
+        lines
+    }
+}
+
+/// The files that a record of a sink in `root` names.
+fn named(root: &Path, record: &Path) -> Vec<PathBuf> {
+    let text = std::fs::read_to_string(record).unwrap_or_else(|e| panic!("{}: {e}", record.display()));
+    let record: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{text}: {e}"));
+    let files = record["files"].as_array().expect("a record has files");
+    files.iter().map(|file| root.join(file.as_str().expect("a name"))).collect()
+}
+
+/// Looks at what records name in `root` all the time, in a thread of its own, and gives `take` what is new.
+struct Looking {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<usize>>,
+}
+
+impl Looking {
+    fn at(root: PathBuf, mut take: impl FnMut(Vec<String>) + Send + 'static) -> Looking {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut reader = RecordReader::new(root);
+            let mut news = 0;
+            loop {
+                let is_last = stopped.load(Ordering::SeqCst);
+                let lines = reader.look();
+                if !lines.is_empty() {
+                    news += 1;
+                    take(lines);
+                }
+                if is_last {
+                    return news;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Looking { stop, thread: Some(thread) }
+    }
+
+    /// A last look; returns how many looks showed something new. Panics where a look did.
+    fn end(mut self) -> usize {
+        self.stop.store(true, Ordering::SeqCst);
+        match self.thread.take().map(std::thread::JoinHandle::join) {
+            Some(Ok(news)) => news,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => 0,
+        }
+    }
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
 }
 
 async fn rows(session: &Session, sql: &str) -> Vec<Vec<String>> {
@@ -214,102 +315,157 @@ async fn kill_until_finished(server: &mut Server, test: &str, mut look: impl FnM
     }
 }
 
+/// Each number goes to both sides, with opposite signs: in whole checkpoints, what is written adds up to nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_through_kills_has_each_row_once_at_every_moment() {
+async fn a_copy_through_kills_shows_whole_checkpoints_and_each_row_once() {
     let (input, output) = (folder(), folder());
-    let total = numbered(input.path(), 30, run::rounds(60_000, 200_000), 7);
+    let total = numbered(input.path(), 30, run::rounds(40_000, 200_000), 7);
     let mut server = Server::start(&settings(&[("parallelism", "2"), ("checkpoint_interval", "50 ms"), ("barrier_interval", "20 ms")]));
     let session = server.connect().await;
     let (from, to) = (input.path().display().to_string(), output.path().display().to_string());
     session.must(&format!("CREATE TABLE numbers (n BIGINT, k BIGINT) WITH (connector = 'file', path = '{from}', format = 'csv')")).await;
     session
         .must(&format!(
-            "CREATE SINK copy WITH (connector = 'file', path = '{to}', format = 'csv', roll_size = '64 kB') AS SELECT n, k FROM numbers WHERE n >= 0"
+            "CREATE SINK copy WITH (connector = 'file', path = '{to}', format = 'csv', roll_size = '64 kB', partition_by = 'side')
+             AS SELECT n, k, 'left' AS side FROM numbers UNION ALL SELECT -n AS n, k, 'right' AS side FROM numbers"
         ))
         .await;
+    // The number of a line, and its side.
+    let parse = |line: &str| -> (i64, usize) {
+        let fields: Vec<&str> = line.split(',').collect();
+        let [number, key, side] = fields[..] else { panic!("torn line {line}") };
+        let number: i64 = number.parse().unwrap_or_else(|_| panic!("torn line {line}"));
+        assert_eq!(key, (number.abs() % 7).to_string(), "torn line {line}");
+        assert!(side == "left" && number >= 0 || side == "right" && number <= 0, "torn line {line}");
+        (number, usize::from(side == "right"))
+    };
+    let mut seen = vec![[false; 2]; total];
+    let mut sum = 0;
+    let looking = Looking::at(output.path().to_path_buf(), move |lines| {
+        for line in &lines {
+            let (number, side) = parse(line);
+            sum += number;
+            let seen = &mut seen[number.unsigned_abs() as usize][side];
+            assert!(!std::mem::replace(seen, true), "row {line} is there twice");
+        }
+        assert_eq!(sum, 0, "a part of a checkpoint");
+        assert!(seen.iter().all(|[left, right]| left == right), "a part of a checkpoint");
+    });
     let mut seen_partly = 0;
     let check = |root: &Path| {
-        let mut seen = vec![false; total];
+        let mut seen = vec![[false; 2]; total];
         for line in lines(root) {
-            let (number, key) = line.split_once(',').unwrap_or_else(|| panic!("torn line {line}"));
-            let number: usize = number.parse().unwrap_or_else(|_| panic!("torn line {line}"));
-            assert_eq!(key, (number % 7).to_string(), "torn line {line}");
-            assert!(!std::mem::replace(&mut seen[number], true), "row {number} is there twice");
+            let (number, side) = parse(&line);
+            assert!(!std::mem::replace(&mut seen[number.unsigned_abs() as usize][side], true), "row {line} is there twice");
         }
-        seen.iter().filter(|seen| **seen).count()
+        seen.iter().flatten().filter(|seen| **seen).count()
     };
     let kills = kill_until_finished(&mut server, "file to file", |_| {
         let count = check(output.path());
-        seen_partly += usize::from(count > 0 && count < total);
+        seen_partly += usize::from(count > 0 && count < 2 * total);
     })
     .await;
-    assert_eq!(check(output.path()), total, "rows are missing");
-    assert_eq!(hidden(output.path()), Vec::<PathBuf>::new(), "files were left behind");
-    run::say(&format!("file to file: {kills} kills, {seen_partly} looks at a part of the {total} rows"));
-    assert!(kills >= 2 && seen_partly >= 1, "the copy was too quick to be met: {kills} kills, {seen_partly} looks");
+    assert_eq!(check(output.path()), 2 * total, "rows are missing");
+    for folder in ["", "side=left", "side=right", RECORDS] {
+        assert_eq!(hidden(&output.path().join(folder)), Vec::<PathBuf>::new(), "files were left behind");
+    }
+    let looks = looking.end();
+    run::say(&format!("file to file: {kills} kills, {seen_partly} looks at a part of the {total} rows, {looks} by the records"));
+    assert!(
+        kills >= 2 && seen_partly >= 1 && looks >= 3,
+        "the copy was too quick to be met: {kills} kills, {seen_partly} and {looks} looks"
+    );
+
+    // As a table, the folder shows the same, and none of the records.
+    let session = server.connect().await;
+    session
+        .must(&format!("CREATE TABLE copied (n BIGINT, k BIGINT, side TEXT) WITH (connector = 'file', path = '{to}', format = 'csv')"))
+        .await;
+    let expected =
+        [[total.to_string(), (total * (total - 1) / 2).to_string()], [total.to_string(), format!("-{}", total * (total - 1) / 2)]];
+    let mut expected: Vec<Vec<String>> = expected.map(|row| row.to_vec()).to_vec();
+    expected.sort();
+    assert_eq!(rows(&session, "SELECT count(*), sum(n) FROM copied GROUP BY side").await, expected);
 }
 
-/// Applies changes in the order of the files; a row that is taken away must be there.
-fn apply(changes: impl Iterator<Item = (bool, String)>) -> BTreeMap<String, i64> {
-    let mut rows: BTreeMap<String, i64> = BTreeMap::new();
+/// Changes by row: how often it is there.
+type Changes = BTreeMap<String, i64>;
+
+/// Applies changes; a row that is taken away must be there in the end.
+fn apply(rows: &mut Changes, changes: impl Iterator<Item = (bool, String)>) {
     for (add, row) in changes {
-        let count = rows.entry(row.clone()).or_default();
-        *count += if add { 1 } else { -1 };
-        assert!(*count >= 0, "{row} is taken away before it is added");
-        if *count == 0 {
-            rows.remove(&row);
-        }
+        *rows.entry(row).or_default() += if add { 1 } else { -1 };
     }
-    rows
+    rows.retain(|_, count| *count != 0);
+}
+
+/// Each key has one row, and all sums together are nothing: so it is after whole checkpoints.
+fn assert_balanced(rows: &Changes) {
+    assert!(rows.values().all(|count| *count == 1), "a row is there twice, or was taken away before: {rows:?}");
+    let keys: BTreeSet<&str> = rows.keys().filter_map(|row| row.split(',').next()).collect();
+    assert_eq!(keys.len(), rows.len(), "a key has two rows: {rows:?}");
+    let sum: i64 = rows.keys().map(|row| row.rsplit(',').next().and_then(|sum| sum.parse::<i64>().ok()).expect("a sum")).sum();
+    assert_eq!(sum, 0, "a part of a checkpoint: {rows:?}");
+}
+
+/// The change that a line in Debezium's form is, of a row `k,n,s`.
+fn debezium_change(line: &str) -> (bool, String) {
+    let change: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+    let add = change["op"] == "c";
+    let row = &change[if add { "after" } else { "before" }];
+    (add, format!("{},{},{}", row["k"], row["n"], row["s"]))
+}
+
+/// The change that a line with a row kind in front is.
+fn kind_change(line: &str) -> (bool, String) {
+    let (kind, row) = line.split_once(',').unwrap_or_else(|| panic!("torn line {line}"));
+    (kind.starts_with('+'), row.to_string())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_through_kills_add_up_to_the_batch_answer() {
+async fn changes_through_kills_are_whole_checkpoints_and_add_up_to_the_batch_answer() {
     let (input, output) = (folder(), folder());
     let total = numbered(input.path(), 20, run::rounds(15_000, 60_000), 97);
     let mut server = Server::start(&settings(&[("parallelism", "3"), ("checkpoint_interval", "100 ms"), ("barrier_interval", "20 ms")]));
     let session = server.connect().await;
     let from = input.path().display().to_string();
     let to = |name: &str| output.path().join(name);
-    let query = "SELECT k, count(*) AS n, sum(n) AS s FROM numbers GROUP BY k";
+    let query = "SELECT k, count(*) AS n, sum(n) AS s FROM (SELECT k, n FROM numbers UNION ALL SELECT -1 - k AS k, -n AS n FROM numbers) AS both_sides GROUP BY k";
     session.must(&format!("CREATE TABLE numbers (n BIGINT, k BIGINT) WITH (connector = 'file', path = '{from}', format = 'csv')")).await;
     for (name, options) in [("debezium", "format = 'debezium-json'"), ("kinds", "format = 'csv', row_kind = 'kind'")] {
         let path = to(name).display().to_string();
         session.must(&format!("CREATE SINK {name} WITH (connector = 'file', path = '{path}', {options}) AS {query}")).await;
     }
-    // Whatever a reader sees, a key has at most one row: that of some checkpoint.
-    let debezium = |line: &str| -> (bool, String) {
-        let change: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
-        let add = change["op"] == "c";
-        let row = &change[if add { "after" } else { "before" }];
-        (add, format!("{},{},{}", row["k"], row["n"], row["s"]))
+    let look = |change: fn(&str) -> (bool, String)| {
+        let mut rows = Changes::new();
+        move |lines: Vec<String>| {
+            apply(&mut rows, lines.iter().map(|line| change(line)));
+            assert_balanced(&rows);
+        }
     };
-    let kinds = |line: &str| -> (bool, String) {
-        let (kind, row) = line.split_once(',').unwrap_or_else(|| panic!("torn line {line}"));
-        (kind.starts_with('+'), row.to_string())
-    };
-    let check = |root: &Path| {
-        let changes = lines(root).into_iter();
-        let rows =
-            if root.ends_with("kinds") { apply(changes.map(|line| kinds(&line))) } else { apply(changes.map(|line| debezium(&line))) };
-        let keys: std::collections::BTreeSet<&str> = rows.keys().filter_map(|row| row.split(',').next()).collect();
-        assert_eq!(keys.len(), rows.values().sum::<i64>() as usize, "a key has two rows: {rows:?}");
+    let looking = [Looking::at(to("debezium"), look(debezium_change)), Looking::at(to("kinds"), look(kind_change))];
+    let content = |root: &Path| {
+        let mut rows = Changes::new();
+        let changes = lines(root);
+        if root.ends_with("kinds") {
+            apply(&mut rows, changes.iter().map(|line| kind_change(line)));
+        } else {
+            apply(&mut rows, changes.iter().map(|line| debezium_change(line)));
+        }
         rows
     };
-    let kills = kill_until_finished(&mut server, "group by to files", |_| {
-        check(&to("debezium"));
-        check(&to("kinds"));
-    })
-    .await;
+    let kills = kill_until_finished(&mut server, "group by to files", |_| {}).await;
+    let looks: Vec<usize> = looking.into_iter().map(Looking::end).collect();
     let session = server.connect().await;
     wait_finished(&session).await;
     let answer = rows(&session, query).await;
-    assert_eq!(answer.len(), 97);
-    assert_eq!(answer.iter().map(|row| row[1].parse::<usize>().expect("a count")).sum::<usize>(), total);
-    let expected: BTreeMap<String, i64> = answer.iter().map(|row| (row.join(","), 1)).collect();
-    assert_eq!(check(&to("debezium")), expected);
-    assert_eq!(check(&to("kinds")), expected);
-    run::say(&format!("group by to files: {kills} kills"));
+    assert_eq!(answer.len(), 2 * 97);
+    assert_eq!(answer.iter().map(|row| row[1].parse::<usize>().expect("a count")).sum::<usize>(), 2 * total);
+    let expected: Changes = answer.iter().map(|row| (row.join(","), 1)).collect();
+    assert_eq!(content(&to("debezium")), expected);
+    assert_eq!(content(&to("kinds")), expected);
+    run::say(&format!("group by to files: {kills} kills, {looks:?} looks by the records"));
+    assert!(kills >= 2 && looks.iter().all(|looks| *looks >= 3), "{kills} kills, {looks:?} looks");
 
     // Read back as a changelog, both are the result again.
     for (name, options) in [("debezium", "format = 'debezium-json'"), ("kinds", "format = 'csv', row_kind = 'kind'")] {
@@ -327,6 +483,139 @@ async fn changes_through_kills_add_up_to_the_batch_answer() {
         }
         assert_eq!(refusal(&session, &format!("SELECT * FROM {name}_changes")).await.0, "0A000");
     }
+}
+
+/// The rows that records name in the changes of `root`.
+fn recorded(root: &Path) -> Changes {
+    let mut rows = Changes::new();
+    apply(&mut rows, RecordReader::new(root.to_path_buf()).look().iter().map(|line| kind_change(line)));
+    rows
+}
+
+fn changes(rows: &[&str]) -> Changes {
+    rows.iter().map(|row| ((*row).to_string(), 1)).collect()
+}
+
+/// Makes checkpoints until records in `root` name `expected`: a new job has nothing to add to one before it has read its inputs.
+async fn checkpoint_until_recorded(session: &Session, root: &Path, expected: &[&str]) {
+    let expected = changes(expected);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        session.must("CHECKPOINT").await;
+        if recorded(root) == expected {
+            return;
+        }
+        assert!(Instant::now() < deadline, "expected {expected:?}, records name {:?}", recorded(root));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_checkpoint_takes_back_what_came_after_it() {
+    let (input, output) = (folder(), folder());
+    let lines_of = |from: usize, to: usize| (from..to).map(|number| format!("{number},{}\n", number % 2)).collect::<String>();
+    write(&input.path().join("a.csv"), &lines_of(0, 10));
+    let mut server = Server::start(&settings(&[("parallelism", "2"), ("checkpoint_interval", "1 h")]));
+    let session = server.connect().await;
+    let (from, to) = (input.path().display().to_string(), output.path().display().to_string());
+    session
+        .must(&format!(
+            "CREATE TABLE numbers (n BIGINT, k BIGINT) WITH (connector = 'file', path = '{from}', format = 'csv', watch = '20 ms')"
+        ))
+        .await;
+    session.must("CREATE MATERIALIZED VIEW v AS SELECT count(*) AS c FROM numbers").await;
+    session
+        .must(&format!(
+            "CREATE SINK sums WITH (connector = 'file', path = '{to}', format = 'csv', row_kind = 'kind')
+             AS SELECT k, count(*) AS n, sum(n) AS s FROM numbers GROUP BY k"
+        ))
+        .await;
+    let mut numbers = Vec::new();
+    let results: [[&str; 2]; 3] = [["0,5,20", "1,5,25"], ["0,10,90", "1,10,100"], ["0,15,210", "1,15,225"]];
+    for (round, expected) in results.iter().enumerate() {
+        if round > 0 {
+            write(&input.path().join(format!(".{round}")), &lines_of(round * 10, round * 10 + 10));
+            std::fs::rename(input.path().join(format!(".{round}")), input.path().join(format!("{round}.csv"))).expect("renamed");
+        }
+        // The sink reads on its own: what the view has says nothing of it.
+        checkpoint_until_recorded(&session, output.path(), expected).await;
+        numbers.push(session.must_count("SELECT max(checkpoint) FROM weir_checkpoints WHERE state = 'completed'").await as u64);
+    }
+    let before = visible(output.path());
+    server.kill();
+    // Started from the second one and killed at once: nothing may have been lost, for a start without a word goes on from the third.
+    server.set("parallelism", "3");
+    server.try_restart_from(numbers[1]).unwrap_or_else(|report| panic!("{report}"));
+    let session = server.connect().await;
+    wait_for(&session, "SELECT state FROM weir_jobs WHERE name = 'sums'", &[&["running"]]).await;
+    server.kill();
+    assert_eq!(visible(output.path()), before);
+    server.restart();
+    let session = server.connect().await;
+    wait_for(&session, "SELECT c FROM v", &[&["30"]]).await;
+    session.must("CHECKPOINT").await;
+    assert_eq!(recorded(output.path()), changes(&results[2]));
+    assert_eq!(visible(output.path()), before);
+    server.kill();
+
+    server.set("parallelism", "1");
+    server.try_restart_from(numbers[1]).unwrap_or_else(|report| panic!("{report}"));
+    let session = server.connect().await;
+    let deadline = Instant::now() + PATIENCE;
+    let expected = changes(&results[2]);
+    loop {
+        session.must("CHECKPOINT").await;
+        let now = visible(output.path());
+        // The third checkpoint's files are gone, and others have taken their place.
+        if now != before && recorded(output.path()) == expected {
+            break;
+        }
+        assert!(Instant::now() < deadline, "records name {:?}", recorded(output.path()));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let mut rows = Changes::new();
+    apply(&mut rows, lines(output.path()).iter().map(|line| kind_change(line)));
+    assert_eq!(rows, expected, "who takes every visible file sees the same");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_over_a_view_that_is_built_anew_writes_anew_and_a_dropped_one_leaves_nothing_hidden() {
+    let output = folder();
+    let server = Server::start(&settings(&[("parallelism", "2"), ("checkpoint_interval", "1 h"), ("restart_delay", "1 ms")]));
+    let session = server.connect().await;
+    let to = output.path().display().to_string();
+    session.must("CREATE TABLE t (id BIGINT PRIMARY KEY, v BIGINT)").await;
+    session.must("INSERT INTO t VALUES (1, 10), (2, 5)").await;
+    session.must("CREATE MATERIALIZED VIEW q AS SELECT id, 100 / v AS q FROM t").await;
+    session
+        .must(&format!("CREATE SINK s WITH (connector = 'file', path = '{to}', format = 'csv', row_kind = 'kind') AS SELECT id, q FROM q"))
+        .await;
+    checkpoint_until_recorded(&session, output.path(), &["1,10", "2,20"]).await;
+    session.must("INSERT INTO t VALUES (3, 0)").await;
+    assert_eq!(refusal(&session, "FLUSH").await.0, "22012");
+    wait_for(&session, "SELECT name FROM weir_jobs WHERE state = 'failed'", &[&["q"], &["s"]]).await;
+    session.must("DELETE FROM t WHERE id <> 2").await;
+    session.must("INSERT INTO t VALUES (4, 4)").await;
+    session.must("ALTER JOB q RESUME").await;
+    wait_for(&session, "SELECT DISTINCT state FROM weir_jobs", &[&["running"]]).await;
+    assert_eq!(recorded(output.path()), changes(&["1,10", "2,20"]), "what is to be written anew stays until it is");
+    checkpoint_until_recorded(&session, output.path(), &["2,20", "4,25"]).await;
+    let mut rows = Changes::new();
+    apply(&mut rows, lines(output.path()).iter().map(|line| kind_change(line)));
+    assert_eq!(rows, recorded(output.path()), "who takes every visible file sees the same");
+
+    // Rows that no checkpoint has yet.
+    session.must("INSERT INTO t VALUES (5, 2)").await;
+    session.must("FLUSH").await;
+    let deadline = Instant::now() + PATIENCE;
+    while hidden(output.path()).is_empty() {
+        assert!(Instant::now() < deadline, "no file is open");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let before = visible(output.path());
+    session.must("DROP SINK s").await;
+    assert_eq!(hidden(output.path()), Vec::<PathBuf>::new());
+    assert_eq!(visible(output.path()), before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

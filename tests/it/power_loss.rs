@@ -5,7 +5,8 @@
 //! - every acknowledged statement is there, once, and the one that was under way whole or not at all;
 //! - every view shows the batch answer of its query;
 //! - every file that a manifest names is there as it was written, files of RocksDB too, of which the disk holds only what a sync of ours named;
-//! - the newest manifest is not older than the last CHECKPOINT that was acknowledged.
+//! - the newest manifest is not older than the last CHECKPOINT that was acknowledged;
+//! - what the records of a file sink name is whole, and the changes in it are those of whole checkpoints.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -44,6 +45,10 @@ const VIEWS: [(&str, &str); 5] = [
     ("owners", "SELECT count(DISTINCT owner) AS n FROM accounts"),
     ("hot", "SELECT auction % 10 AS a, count(*) AS n, max(price) AS price FROM bid GROUP BY auction % 10"),
 ];
+
+/// A sink into files: in whole checkpoints, each key has one row, and the sums of both sides cancel.
+const SINK: &str = "SELECT k, sum(v) AS s FROM (SELECT owner AS k, amount AS v FROM accounts
+     UNION ALL SELECT -1 - owner AS k, -amount AS v FROM accounts) AS both_sides GROUP BY k";
 
 /// The last view's content is a function of how far its source was read, so it is compared only at the end.
 const OVER_CONNECTOR: usize = 4;
@@ -138,8 +143,8 @@ async fn execute(session: &mut Session, sql: &str) -> Result<Rows> {
     Ok(rows)
 }
 
-/// Makes what is missing of tables and views. Each is whole or absent.
-async fn define(life: &mut Life) -> Result<()> {
+/// Makes what is missing of tables, views and the sink, which writes to `out`. Each is whole or absent.
+async fn define(life: &mut Life, out: &Path) -> Result<()> {
     for table in TABLES {
         let name = table.split(' ').nth(2).expect("a name");
         if life.engine.catalog().get(name).is_none() {
@@ -150,6 +155,10 @@ async fn define(life: &mut Life) -> Result<()> {
         if life.engine.catalog().get(name).is_none() {
             life.run(&format!("CREATE MATERIALIZED VIEW {name} AS {query}")).await?;
         }
+    }
+    if life.engine.catalog().get("sums").is_none() {
+        let options = format!("connector = 'file', path = '{}', format = 'csv', row_kind = 'kind'", out.display());
+        life.run(&format!("CREATE SINK sums WITH ({options}) AS {SINK}")).await?;
     }
     Ok(())
 }
@@ -244,15 +253,41 @@ fn verify_files(dir: &Path, ledger: &Ledger, what: &str) {
     assert!(newest >= ledger.checkpoint, "{what}: checkpoint {} was acknowledged, the newest is {newest}", ledger.checkpoint);
 }
 
+/// What the records of the sink in `out` name: the sum of each key.
+fn verify_sink(out: &Path, what: &str) -> BTreeMap<i64, i64> {
+    let mut rows: BTreeMap<(i64, i64), i64> = BTreeMap::new();
+    let records = std::fs::read_dir(out.join("_weir_commits")).into_iter().flatten().flatten().map(|entry| entry.path());
+    for record in records.filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
+        let text = std::fs::read_to_string(&record).unwrap_or_else(|e| panic!("{what}: {}: {e}", record.display()));
+        let parsed: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{what}: {}: {e}", record.display()));
+        for file in parsed["files"].as_array().expect("a list") {
+            let path = out.join(file.as_str().expect("a name"));
+            let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{what}: {} is named: {e}", path.display()));
+            for line in text.lines() {
+                let fields: Vec<&str> = line.split(',').collect();
+                let number = |at: usize| fields.get(at).and_then(|field| field.parse::<i64>().ok());
+                let (Some(key), Some(sum), 3) = (number(1), number(2), fields.len()) else { panic!("{what}: torn line {line}") };
+                *rows.entry((key, sum)).or_default() += if fields[0].starts_with('+') { 1 } else { -1 };
+            }
+        }
+    }
+    rows.retain(|_, count| *count != 0);
+    assert!(rows.values().all(|count| *count == 1), "{what}: {rows:?}");
+    let sums: BTreeMap<i64, i64> = rows.keys().copied().collect();
+    assert_eq!(sums.len(), rows.len(), "{what}: a key has two rows: {rows:?}");
+    assert_eq!(sums.values().sum::<i64>(), 0, "{what}: a part of a checkpoint: {rows:?}");
+    sums
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_engine_survives_power_loss_at_any_moment() {
     let mut random = run::random("power_loss");
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let dir = folder.path().join("data");
+    let (dir, out) = (folder.path().join("data"), folder.path().join("out"));
     let files = LossyFiles::new(folder.path(), random.next_u64()).expect("an empty folder");
     let mut ledger = Ledger::default();
     let rounds = run::rounds(30, 1000);
-    let (mut crashes, mut in_recovery) = (0, 0);
+    let (mut crashes, mut in_recovery, mut with_files) = (0, 0, 0);
     for round in 0..rounds {
         let what = format!("round {round}");
         // Anything from the first change of a start to well into the work.
@@ -262,7 +297,7 @@ async fn the_engine_survives_power_loss_at_any_moment() {
             Ok(mut life) => {
                 let result = async {
                     verify(&mut life, &mut ledger, &what).await?;
-                    define(&mut life).await?;
+                    define(&mut life, &out).await?;
                     write(&mut life, &mut ledger, &mut random, 40).await
                 };
                 let result = result.await;
@@ -282,12 +317,20 @@ async fn the_engine_survives_power_loss_at_any_moment() {
             files.crash().expect("the folder can be written")
         }
         verify_files(&dir, &ledger, &what);
+        with_files += usize::from(!verify_sink(&out, &what).is_empty());
     }
     let mut life = Life::open(&files, &dir, &mut random, 2).await.unwrap_or_else(|error| panic!("at the end: {error}"));
     verify(&mut life, &mut ledger, "at the end").await.expect("a disk that works");
-    define(&mut life).await.expect("a disk that works");
+    define(&mut life, &out).await.expect("a disk that works");
     write(&mut life, &mut ledger, &mut random, 20).await.expect("a disk that works");
     verify(&mut life, &mut ledger, "at the end").await.expect("a disk that works");
+    life.run("CHECKPOINT").await.expect("a disk that works");
+    let mut expected = BTreeMap::new();
+    for (owner, amount) in ledger.accounts.values() {
+        *expected.entry(*owner).or_default() += amount;
+        *expected.entry(-1 - owner).or_default() -= amount;
+    }
+    assert_eq!(verify_sink(&out, "at the end"), expected);
     let (hot, query) = VIEWS[OVER_CONNECTOR];
     let batch = life.run(query).await.expect("a bounded connector can be read as a batch");
     let mut shown = Rows::new();
@@ -301,7 +344,7 @@ async fn the_engine_survives_power_loss_at_any_moment() {
     assert_eq!(shown, batch, "the view over the connector table");
     life.end().await;
     run::say(&format!(
-        "power_loss: {rounds} rounds, {crashes} crashes at work, {in_recovery} while opening, {} statements",
+        "power_loss: {rounds} rounds, {crashes} crashes at work, {in_recovery} while opening, {with_files} with files, {} statements",
         ledger.statements
     ));
     assert!(crashes + in_recovery >= rounds / 2 && ledger.statements >= rounds, "the power hardly went off, or nothing was written");

@@ -6,7 +6,8 @@
 //! # Invariants
 //! - A group's checkpoint enters the manifest only as a whole: all its jobs at one barrier.
 //! - A job has acknowledged when all its subtasks with state have stored their part and its roots have finished the barrier.
-//! - A job is in one checkpoint at a time; it is in one exactly from the barrier to the durable manifest, the failure, or its own end.
+//! - A job is in one checkpoint at a time; it is in one exactly from the barrier to the durable manifest and its sinks' commits, the
+//!   failure, or its own end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -140,7 +141,7 @@ pub(super) struct TablesUnderWay {
 }
 
 /// What is complete and stands in the manifest that is written next.
-pub(super) struct Completed {
+pub struct Completed {
     barrier: BarrierNumber,
     /// The jobs of one group; none for the stored tables.
     pub(super) jobs: Vec<ObjectId>,

@@ -15,7 +15,7 @@ use weir_catalog::{Error, ObjectId, Result};
 
 use super::{Event, Manager};
 use crate::job::status::JobState;
-use crate::sources::SplitState;
+use crate::sources::Splits;
 
 /// Failures further apart than this are not counted together.
 const FAILURE_SERIES: Duration = Duration::from_secs(600);
@@ -127,7 +127,7 @@ impl Manager {
         let readers = self.with_readers(id);
         let shown = readers.iter().filter_map(|reader| self.jobs.get(reader)).map(|job| job.shown).max().unwrap_or(0);
         let Some(job) = self.jobs.get_mut(&id).filter(|job| shown > 0 && !job.histories.is_empty()) else { return };
-        let mut seen: BTreeMap<String, Vec<SplitState>> = BTreeMap::new();
+        let mut seen: BTreeMap<String, Splits> = BTreeMap::new();
         for (uid, history) in &job.histories {
             match history.at(shown) {
                 Some(splits) => seen.entry(uid.clone()).or_default().extend(splits),

@@ -24,7 +24,7 @@ use crate::runtime::metrics::SubtaskMetrics;
 use crate::runtime::replay::SplitHistory;
 use crate::runtime::subtask::Attachments;
 use crate::seams::spawn::JoinHandle;
-use crate::sources::SplitState;
+use crate::sources::Splits;
 use crate::stream::{Barrier, BarrierNumber, CommitSeq};
 
 /// A job that exists, running or not.
@@ -62,7 +62,7 @@ pub(super) struct RunningJob {
     /// Where the splits of each connector subtask of this run stood at the last barriers, with the uid of the scan.
     pub(super) histories: Vec<(String, Arc<SplitHistory>)>,
     /// Where the splits stood at the newest barrier that was shown in a former run, by the uid of the scan.
-    pub(super) seen: BTreeMap<String, Vec<SplitState>>,
+    pub(super) seen: BTreeMap<String, Splits>,
     /// Connector subtasks that have not come to what was `seen` yet.
     pub(super) replaying: usize,
     /// The first barrier that covers what was `seen`, where something was.
@@ -307,9 +307,12 @@ impl Manager {
         self.jobs.get(&id).is_some_and(|job| job.graph.nodes.iter().any(scans))
     }
 
-    /// Takes a dropped job out of everything. It takes part in no barrier that is made from here on, and whatever waits for it waits no more.
-    pub(super) fn forget(&mut self, id: ObjectId) {
-        let Some(mut job) = self.jobs.remove(&id) else { return };
+    /// Takes a dropped job out of everything. It takes part in no barrier that is made from here on, and whatever waits for it waits no more. Returns its
+    /// subtasks, which are about to end.
+    pub(super) fn forget(&mut self, id: ObjectId) -> Vec<JoinHandle<()>> {
+        let Some(mut job) = self.jobs.remove(&id) else { return Vec::new() };
+        let tasks = std::mem::take(&mut job.tasks);
+        tasks.iter().for_each(JoinHandle::abort);
         job.stop_tasks();
         self.groups.stale = true;
         if let Some(published) = job.published.take() {
@@ -325,6 +328,37 @@ impl Manager {
         self.checkpoint_without(id);
         self.leave_cohort(id);
         self.check_flushes();
+        tasks
+    }
+
+    /// Removes what dropped jobs have written outside and not committed, once their subtasks have ended; `done` is told then. A crash before leaves hidden
+    /// files of theirs behind, which no one reads.
+    pub(super) fn discard(&self, dropped: Vec<(ObjectId, Vec<JoinHandle<()>>)>, done: oneshot::Sender<()>) {
+        let committer = self.context.build.committer.clone();
+        if dropped.iter().all(|(id, _)| !committer.is_registered(*id)) {
+            let _ = done.send(());
+            return;
+        }
+        let spawner = self.context.spawner.clone();
+        self.context.spawner.spawn(async move {
+            let mut ids = Vec::new();
+            for (id, tasks) in dropped {
+                // How they ended does not matter.
+                futures::future::join_all(tasks).await;
+                ids.push(id);
+            }
+            let discarded = spawner.spawn_blocking(move || {
+                for id in ids.into_iter().filter(|id| committer.is_registered(*id)) {
+                    if let Err(error) = committer.discard(id) {
+                        tracing::warn!(job = id, %error, "hidden files of a dropped job were not removed");
+                    }
+                }
+            });
+            if let Err(error) = discarded.await {
+                tracing::warn!(%error, "hidden files of dropped jobs were not removed");
+            }
+            let _ = done.send(());
+        });
     }
 
     /// A bounded job whose last checkpoint is complete.

@@ -2,22 +2,20 @@
 //!
 //! # Invariants
 //! - One manifest is written at a time; each holds the newest complete checkpoint of every job.
-//! - Sinks commit what a manifest lists once it is durable, and before anybody is told that the checkpoint is complete.
+//! - Sinks commit what a manifest lists once it is durable, and before anybody is told that their group's checkpoint is complete. Other groups do not
+//!   wait for that.
 //! - A file, and a commit of the log, is removed only when no durable manifest that is kept needs it.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::collections::{BTreeSet, VecDeque};
 
-use weir_catalog::{ObjectId, Result};
+use weir_catalog::{Error, ObjectId, Result};
 
-use super::{Event, Manager};
-use crate::checkpoint::Manifest;
+use super::checkpoints::Completed;
+use super::{Event, Manager, RETRY_PAUSE};
+use crate::checkpoint::{JobCheckpoint, Manifest};
 use crate::job::status::JobState;
 use crate::seams::faults::{self, Fault};
 use crate::stream::BarrierNumber;
-
-/// How long to wait before a commit that failed is tried again.
-const COMMIT_RETRY: Duration = Duration::from_secs(1);
 
 impl Manager {
     pub(super) fn write_manifest_if_due(&mut self) {
@@ -30,19 +28,16 @@ impl Manager {
         self.completing = std::mem::take(&mut self.completed);
         let manifest = self.manifest.clone();
         let (store, log, sender) = (self.context.build.store.clone(), self.context.log.clone(), self.sender.clone());
-        let committer = self.context.build.committer.clone();
         self.context.spawner.spawn_blocking(move || {
             let result = store.write_manifest(&manifest).and_then(|()| log.write_catalog_snapshot().map(|_| ()));
             if result.is_err() {
                 store.abandon(manifest.number);
             }
-            // What it lists is decided; who waits for the checkpoint waits for that to be visible too.
-            let committed = result.clone().and_then(|()| committer.commit(&manifest));
-            let _ = sender.send(Event::ManifestWritten { manifest, result, committed });
+            let _ = sender.send(Event::ManifestWritten { manifest, result });
         });
     }
 
-    pub(super) fn manifest_written(&mut self, manifest: Manifest, result: Result<()>, committed: Result<()>) {
+    pub(super) fn manifest_written(&mut self, manifest: Manifest, result: Result<()>) {
         self.writing = false;
         let completing = std::mem::take(&mut self.completing);
         match result {
@@ -63,28 +58,93 @@ impl Manager {
                 }
             }
             Ok(()) => {
-                let finished: Vec<ObjectId> =
-                    manifest.jobs.iter().filter(|(_, checkpoint)| checkpoint.finished).map(|(id, _)| *id).collect();
+                self.commit(completing, &manifest);
                 self.retained.push_back(manifest);
                 let dropped = self.retire();
-                for completed in &completing {
-                    self.end_checkpoint(completed, committed.as_ref().err());
-                }
-                match committed {
-                    Ok(()) => finished.into_iter().for_each(|id| self.finish(id)),
-                    Err(error) => {
-                        tracing::warn!(%error, "a sink could not commit a complete checkpoint");
-                        let sender = self.sender.clone();
-                        self.context.spawner.spawn(async move {
-                            tokio::time::sleep(COMMIT_RETRY).await;
-                            let _ = sender.send(Event::CommitDue);
-                        });
-                    }
-                }
                 self.remove_unneeded(dropped);
             }
         }
         self.write_manifest_if_due();
+    }
+
+    /// Has the sinks of the checkpoints that `manifest`, which is durable, holds commit. Who waits for one of `completing` waits for that too.
+    fn commit(&self, completing: Vec<Completed>, manifest: &Manifest) {
+        let mut told = BTreeSet::new();
+        let of = |id: &ObjectId| manifest.jobs.get(id).map(|checkpoint| (*id, checkpoint.clone()));
+        for completed in completing {
+            told.extend(completed.jobs.iter().copied());
+            let checkpoints = completed.jobs.iter().filter_map(of).collect();
+            self.spawn_commit(Some(completed), checkpoints);
+        }
+        // Those of an earlier manifest that could not be written.
+        let committer = &self.context.build.committer;
+        let is_left = |id: &ObjectId, checkpoint: &JobCheckpoint| {
+            let is_owed = checkpoint.commits().next().is_some() && committer.through(*id) < checkpoint.barrier;
+            let ends = checkpoint.finished && self.jobs.get(id).is_some_and(|job| job.state != JobState::Finished);
+            (is_owed || ends) && !told.contains(id) && !self.uncommitted.contains(id)
+        };
+        let left: Vec<(ObjectId, JobCheckpoint)> =
+            manifest.jobs.iter().filter(|(id, checkpoint)| is_left(id, checkpoint)).filter_map(|(id, _)| of(id)).collect();
+        if !left.is_empty() {
+            self.spawn_commit(None, left);
+        }
+    }
+
+    /// Carries out what `checkpoints`, which are durable, list; at once where that is nothing. `completed` is told of then.
+    pub(super) fn spawn_commit(&self, completed: Option<Completed>, checkpoints: Vec<(ObjectId, JobCheckpoint)>) {
+        let (committer, sender) = (self.context.build.committer.clone(), self.sender.clone());
+        let owes = checkpoints.iter().any(|(_, checkpoint)| checkpoint.commits().next().is_some());
+        let carry_out = move || {
+            let (mut committed, mut failed) = (Vec::new(), Vec::new());
+            for (id, checkpoint) in checkpoints {
+                match committer.commit(id, &checkpoint) {
+                    Ok(()) => committed.push((id, checkpoint.finished)),
+                    Err(error) => failed.push((id, error)),
+                }
+            }
+            let _ = sender.send(Event::SinksCommitted { completed, committed, failed });
+        };
+        if owes {
+            self.context.spawner.spawn_blocking(carry_out);
+        } else {
+            carry_out();
+        }
+    }
+
+    /// The sinks of a checkpoint have committed, but for those that `failed`: they try again later.
+    pub(super) fn sinks_committed(
+        &mut self,
+        completed: Option<&Completed>,
+        committed: Vec<(ObjectId, bool)>,
+        failed: Vec<(ObjectId, Error)>,
+    ) {
+        if let Some(completed) = completed {
+            self.end_checkpoint(completed, failed.first().map(|(_, error)| error));
+        }
+        for (id, finished) in committed {
+            self.uncommitted.remove(&id);
+            if finished {
+                self.finish(id);
+            }
+        }
+        for (id, error) in failed {
+            tracing::warn!(job = id, %error, "a sink could not commit a complete checkpoint");
+            if self.uncommitted.insert(id) {
+                let sender = self.sender.clone();
+                self.context.spawner.spawn(async move {
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                    let _ = sender.send(Event::CommitDue { job: id });
+                });
+            }
+        }
+    }
+
+    /// Tries a commit again that failed.
+    pub(super) fn commit_again(&mut self, id: ObjectId) {
+        let checkpoint = self.retained.back().and_then(|durable| durable.jobs.get(&id)).cloned();
+        if let (true, Some(checkpoint)) = (self.uncommitted.remove(&id), checkpoint) {
+            self.spawn_commit(None, vec![(id, checkpoint)]);
+        }
     }
 
     /// Keeps the manifests of the newest checkpoints. What only older ones need is removed by [`Manager::remove_unneeded`].

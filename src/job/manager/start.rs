@@ -115,6 +115,7 @@ impl Manager {
         job.completed = restore.as_ref().map_or(0, |checkpoint| checkpoint.barrier);
         job.run = run;
         job.state = JobState::Starting;
+        self.context.build.committer.begin_run(id, job.completed, self.context.numbers.peek());
         job.restoring = restore;
         let upstream = job.upstream.clone();
         // A stopped view has no subtasks to read from: until it is resumed, what reads it can't begin.

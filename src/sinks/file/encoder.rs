@@ -83,6 +83,24 @@ impl FileEncoder {
         }
     }
 
+    /// About how many bytes it holds in memory.
+    pub fn memory_bytes(&self) -> usize {
+        let inside = match &self.kind {
+            Kind::Csv { compressor, .. } | Kind::Json { compressor, .. } => compressor.as_ref().map_or(0, Compressor::memory_bytes),
+            Kind::Parquet(encoder) => encoder.memory_bytes(),
+        };
+        self.lines.capacity() + inside
+    }
+
+    /// Makes everything ready to be written that can be, at the price of a file that is read less well.
+    pub fn let_go(&mut self) -> Result<()> {
+        self.lines.shrink_to_fit();
+        match &mut self.kind {
+            Kind::Csv { .. } | Kind::Json { .. } => Ok(()),
+            Kind::Parquet(encoder) => encoder.end_row_group(),
+        }
+    }
+
     /// The bytes that wait to be written.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         match &mut self.kind {

@@ -1,110 +1,122 @@
 //! The `file` connector as sink: CSV, JSON lines, changes in Debezium's form or Parquet, in a folder.
 //!
 //! A file is written under a hidden name (`.` in front). At a checkpoint barrier all open files are closed and listed in the checkpoint; once that is
-//! complete they are renamed. Readers that leave out hidden files, as nearly all do, see a file whole or not at all, and only what a complete
-//! checkpoint holds.
-//!
-//! Names read `<sink>.<engine and job>-<incarnation>-<subtask>-<number>.<format>`. Sorted by name, the files of one subtask are in the order in which they were
-//! written, over restarts too; so reading changes in the order of the names never takes a row away before it was added.
+//! complete they are renamed, and a record that names them tells readers so. Readers that leave out hidden files, as nearly all do, see a file whole or not
+//! at all, and only what a complete checkpoint holds; readers that go by the records see whole checkpoints.
 //!
 //! # Invariants
 //! - A row is in exactly one file that becomes visible, whenever and however often the process dies.
-//! - A name is used once.
+//! - What became visible after the checkpoint that a run begins from is taken back with the run's first checkpoint. A run that begins from nothing takes back
+//!   everything: its own rows are all there are.
 //!
 //! | file | is about |
 //! | --- | --- |
+//! | `place` | where files are, and what their names say |
 //! | `encoder` | rows to the bytes of one file |
 //! | `partitions` | which rows go into which folder |
 
 mod encoder;
 mod partitions;
+pub mod place;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use arrow::datatypes::SchemaRef;
-use weir_catalog::{Error, Result, SqlState};
-use xxhash_rust::xxh3::xxh3_64;
+use weir_catalog::{Error, Result};
 
 use self::encoder::FileEncoder;
 use self::partitions::Partitioner;
-use super::commit::{PendingCommit, PendingCommits, remove_abandoned};
+use self::place::SinkPlace;
+use super::commit::{PendingCommit, PendingCommits};
 use super::{OpenedSink, SinkContext};
 use crate::operators::{Operator, Output};
 use crate::seams::files::{AppendFile, FilesRef};
 use crate::seams::spawn::in_place;
 use crate::sources::file::FileConfig;
-use crate::stream::{Barrier, Batch};
+use crate::state::memory_pool::Charge;
+use crate::stream::{Barrier, BarrierNumber, Batch};
 
 /// A file's bytes are written when so many have gathered.
 const WRITE_BYTES: usize = 256 << 10;
 /// How many files one subtask has open at a time: beyond that, all are closed.
 const OPEN_FILES_MAX: usize = 128;
+/// What the open files of all subtasks of a sink may hold of the memory: one in so many.
+const MEMORY_SHARE: usize = 16;
 
 /// One subtask's part of a `file` sink.
 pub struct FileSink {
     config: FileConfig,
     files: FilesRef,
     schema: SchemaRef,
-    /// What the names of its files begin with.
-    prefix: String,
+    place: SinkPlace,
+    subtask: usize,
     number: u64,
     partitioner: Partitioner,
     /// By folder below the sink's own.
     open: BTreeMap<String, OpenFile>,
+    /// Closed since the last checkpoint: the folder of each, and the tail of its name.
+    closed: Vec<(PathBuf, String)>,
     commits: PendingCommits,
     /// The time of the last barrier.
     now_us: i64,
+    memory: Charge,
+    memory_max: usize,
 }
 
 /// A file under its hidden name.
 struct OpenFile {
     file: Box<dyn AppendFile>,
-    hidden: PathBuf,
-    target: PathBuf,
+    folder: PathBuf,
+    tail: String,
     encoder: FileEncoder,
     written: u64,
     opened_us: i64,
+    /// What it holds in memory, bytes.
+    held: usize,
 }
 
 impl FileSink {
-    /// A sink for each subtask. Removes what runs left behind that ended before a checkpoint. Waits for disk.
-    ///
-    /// Errors with `55000` where a job begins from nothing although it has written before: its rows would be there twice.
+    /// A sink for each subtask. What earlier runs left that is not in the checkpoint is taken back with the first one that follows. Waits for disk.
     pub fn open_all(config: FileConfig, context: &SinkContext<'_>) -> Result<Vec<OpenedSink>> {
         let columns: Vec<&str> = context.schema.fields().iter().map(|field| field.name().as_str()).collect();
         config.check_sink(&columns, context.changelog)?;
-        let sink = format!("{}.{:08x}", file_name_of(&context.job.name), identity(context.engine, context.job.id));
-        let own = format!("{sink}-");
-        context.files.create_dir(&config.path)?;
-        let restored = context.restored.clone().unwrap_or_default();
-        for folder in folders(&config.path, config.partition_by.len())? {
-            remove_abandoned(context.files, &folder, &own, &restored)?;
-            let has_written = context.files.list(&folder)?.iter().any(|name| name.to_str().is_some_and(|name| name.starts_with(&own)));
-            if context.restored.is_none() && has_written {
-                return Err(Error::new(
-                    SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                    format!("sink \"{}\" has written files and can't begin again from nothing", context.job.name),
-                )
-                .with_detail(format!("Folder \"{}\" would then hold rows twice.", folder.display()))
-                .with_hint("Drop it, remove its files, and create it again."));
+        let (job, depth) = (context.job, config.partition_by.len());
+        let place = SinkPlace::new(config.path.clone(), depth, context.engine, job.id, &job.name, context.run);
+        context.committer.register(job.id, place.hidden_files());
+        place.prepare(context.files, context.restored.is_none())?;
+        let (barrier, restored): (BarrierNumber, &[PendingCommit]) = match &context.restored {
+            Some(restored) => (restored.barrier, &restored.commits),
+            None => (0, &[]),
+        };
+        let commits: Vec<PendingCommits> = (0..context.parallelism).map(|_| PendingCommits::new(job.id)).collect();
+        if let Some(first) = commits.first() {
+            first.restore(barrier, restored.to_vec());
+            let left_behind = place.left_behind(context.files, barrier, restored)?;
+            let visible = left_behind.iter().filter(|path| path.file_name().is_some_and(|name| !name.as_encoded_bytes().starts_with(b".")));
+            for path in visible {
+                tracing::warn!(sink = %job.name, file = %path.display(), "a file with rows that are written anew is taken back at the next checkpoint");
             }
+            left_behind.into_iter().for_each(|path| first.push(PendingCommit::Remove { path }));
         }
-        let mut restored = restored;
-        (0..context.parallelism)
-            .map(|subtask| {
-                let commits = PendingCommits::new(std::mem::take(&mut restored));
+        let memory_max = context.memory.limit() / MEMORY_SHARE / context.parallelism.max(1);
+        (commits.into_iter().enumerate())
+            .map(|(subtask, commits)| {
                 let sink = FileSink {
                     files: context.files.clone(),
                     schema: context.schema.clone(),
-                    prefix: format!("{own}{}-{subtask:03}", context.incarnation),
+                    place: place.clone(),
+                    subtask,
                     number: 0,
                     partitioner: Partitioner::new(&config.partition_by, context.schema)?,
                     open: BTreeMap::new(),
+                    closed: Vec::new(),
                     commits: commits.clone(),
                     now_us: 0,
+                    memory: context.memory.charge(),
+                    memory_max,
                     config: config.clone(),
                 };
                 Ok(OpenedSink { operator: Box::new(sink), commits: Some(commits) })
@@ -113,14 +125,15 @@ impl FileSink {
     }
 
     fn open(&mut self, folder: &str) -> Result<OpenFile> {
-        let path = if folder.is_empty() { self.config.path.clone() } else { self.config.path.join(folder) };
-        self.files.create_dir(&path)?;
+        let folder = self.place.folder(folder);
+        self.files.create_dir(&folder)?;
         self.number += 1;
         let encoder = FileEncoder::new(&self.config.format, &self.schema)?;
-        let name = format!("{}-{:06}.{}", self.prefix, self.number, encoder.extension());
-        let hidden = path.join(format!(".{name}"));
-        let file = self.files.append(&hidden)?;
-        Ok(OpenFile { file, hidden, target: path.join(name), encoder, written: 0, opened_us: self.now_us })
+        let tail = self.place.tail(self.subtask, self.number, encoder.extension());
+        let file = self.files.append(&self.place.hidden(&folder, &tail))?;
+        let held = encoder.memory_bytes();
+        self.memory.add(held);
+        Ok(OpenFile { file, folder, tail, encoder, written: 0, opened_us: self.now_us, held })
     }
 
     fn write(&mut self, folder: &str, batch: &Batch) -> Result<()> {
@@ -134,20 +147,40 @@ impl FileSink {
         let Some(open) = self.open.get_mut(folder) else { return Err(Error::internal("a file was not opened")) };
         open.encoder.encode(batch)?;
         open.write(WRITE_BYTES)?;
-        if open.written + open.encoder.ready_bytes() as u64 >= self.config.roll_size
-            && let Some(open) = self.open.remove(folder)
-        {
-            self.commits.push(open.close()?);
+        open.measure(&self.memory);
+        if open.written + open.encoder.ready_bytes() as u64 >= self.config.roll_size {
+            return self.close(folder);
         }
+        if self.memory.bytes() > self.memory_max {
+            for open in self.open.values_mut() {
+                open.encoder.let_go()?;
+                open.write(1)?;
+                open.measure(&self.memory);
+            }
+        }
+        // What files hold however little is in them.
+        if self.memory.bytes() > self.memory_max && self.open.len() > 1 { self.close_all() } else { Ok(()) }
+    }
+
+    /// Closes the file in `folder`, to be committed with the next checkpoint.
+    fn close(&mut self, folder: &str) -> Result<()> {
+        let Some(open) = self.open.remove(folder) else { return Ok(()) };
+        self.memory.subtract(open.held);
+        self.closed.push(open.close()?);
         Ok(())
     }
 
-    /// Closes every open file, to be committed with the checkpoint at hand or the next one.
+    /// Closes every open file.
     fn close_all(&mut self) -> Result<()> {
-        for (_, open) in std::mem::take(&mut self.open) {
-            self.commits.push(open.close()?);
+        let folders: Vec<String> = self.open.keys().cloned().collect();
+        folders.iter().try_for_each(|folder| self.close(folder))
+    }
+
+    /// Everything that is closed goes with the checkpoint at `barrier`.
+    fn commit(&mut self, barrier: BarrierNumber) {
+        for (folder, tail) in self.closed.drain(..) {
+            self.commits.push(self.place.commit(&folder, &tail, barrier));
         }
-        Ok(())
     }
 }
 
@@ -162,10 +195,21 @@ impl OpenFile {
         Ok(())
     }
 
-    fn close(mut self) -> Result<PendingCommit> {
+    /// Says in `memory` what it holds now.
+    fn measure(&mut self, memory: &Charge) {
+        let now = self.encoder.memory_bytes();
+        if now >= self.held {
+            memory.add(now - self.held)
+        } else {
+            memory.subtract(self.held - now)
+        }
+        self.held = now;
+    }
+
+    fn close(mut self) -> Result<(PathBuf, String)> {
         self.encoder.finish()?;
         self.write(1)?;
-        Ok(PendingCommit::File { hidden: self.hidden, target: self.target })
+        Ok((self.folder, self.tail))
     }
 }
 
@@ -183,50 +227,13 @@ impl Operator for FileSink {
     fn on_barrier(&mut self, barrier: &Barrier, _out: &mut dyn Output) -> Result<()> {
         self.now_us = barrier.time_us;
         if barrier.checkpoint {
-            return in_place(|| self.close_all());
+            in_place(|| self.close_all())?;
+            self.commit(barrier.number);
+            return Ok(());
         }
         let Some(interval_us) = self.config.roll_interval.map(|interval| interval.as_micros() as i64) else { return Ok(()) };
         let due: Vec<String> =
             self.open.iter().filter(|(_, open)| self.now_us - open.opened_us >= interval_us).map(|(folder, _)| folder.clone()).collect();
-        for folder in due {
-            if let Some(open) = self.open.remove(&folder) {
-                self.commits.push(in_place(|| open.close())?);
-            }
-        }
-        Ok(())
+        due.iter().try_for_each(|folder| in_place(|| self.close(folder)))
     }
-}
-
-/// What tells the files of one job of one engine from those of others in the same folder.
-fn identity(engine: &Path, job: u64) -> u32 {
-    let engine = std::fs::canonicalize(engine).unwrap_or_else(|_| engine.to_path_buf());
-    let mut bytes = engine.as_os_str().as_encoded_bytes().to_vec();
-    bytes.extend_from_slice(&job.to_le_bytes());
-    xxh3_64(&bytes) as u32
-}
-
-/// A job's name with nothing in it that means something in a file's name.
-fn file_name_of(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect()
-}
-
-/// The folder `root` and those below it, `depth` deep.
-fn folders(root: &Path, depth: usize) -> Result<Vec<PathBuf>> {
-    let failed = |path: &Path, e: &std::io::Error| Error::io(format!("list \"{}\"", path.display()), e);
-    let mut found = vec![root.to_path_buf()];
-    let mut level = 0..1;
-    for _ in 0..depth {
-        let end = found.len();
-        for at in level {
-            let folder = found[at].clone();
-            for entry in std::fs::read_dir(&folder).map_err(|e| failed(&folder, &e))? {
-                let entry = entry.map_err(|e| failed(&folder, &e))?;
-                if entry.file_type().map_err(|e| failed(&entry.path(), &e))?.is_dir() {
-                    found.push(entry.path());
-                }
-            }
-        }
-        level = end..found.len();
-    }
-    Ok(found)
 }

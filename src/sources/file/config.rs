@@ -139,6 +139,10 @@ impl FileConfig {
             if !columns.contains(&name.as_str()) {
                 return Err(Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" of \"partition_by\" does not exist")));
             }
+            if name.starts_with(['.', '_']) {
+                return Err(Error::unsupported(format!("column \"{name}\" can't name the folders of a sink"))
+                    .with_detail("Readers leave out folders whose names begin with \".\" or \"_\"."));
+            }
         }
         if changelog != ChangelogMode::Append && self.format.changelog() == ChangelogMode::Append {
             return Err(Error::unsupported("the result is updated, and files of plain rows can only be added to")

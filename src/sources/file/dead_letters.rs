@@ -126,7 +126,7 @@ impl DeadLetters {
             self.write()?;
         }
         if let Some((_, hidden, target)) = self.open.take() {
-            self.commits.push(PendingCommit::File { hidden, target });
+            self.commits.push(PendingCommit::File { hidden, target, record: None });
         }
         Ok(())
     }

@@ -6,9 +6,9 @@
 //!
 //! # Invariants
 //! - Each part of a file is dealt once in a run, unless it was read before; see [`super::progress`].
+//! - A file is known by a hash of its path, 128 bits of XXH3: a name is read once, also when the file has gone and another comes under it.
 //! - Files of changes are dealt to one subtask, in order: what a row takes away must have been added before.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -17,12 +17,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use weir_catalog::{ChangelogMode, Error, Result, SqlState};
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::config::FileConfig;
 use super::progress::{FileProgress, Progress};
+use super::settling::Settling;
 use crate::formats::RecordDecoder;
 use crate::formats::compression::Compression;
 use crate::formats::parquet::ParquetFile;
+use crate::seams::hash::HashSet;
+use crate::sinks::file::place::Published;
+use crate::state::memory_pool::Charge;
 
 /// About how large a piece of a text file is, bytes.
 const PIECE_BYTES: usize = 4 << 20;
@@ -39,6 +44,16 @@ pub struct Piece {
     /// The file's whole length in that measure, where that is known.
     pub end: Option<u64>,
     pub content: Content,
+}
+
+impl Piece {
+    /// The memory that it holds, bytes. Of Parquet that is what its reader will hold at a time, about.
+    pub fn memory_bytes(&self) -> usize {
+        match &self.content {
+            Content::Text { data, .. } => data.capacity(),
+            Content::Rows { group, file, .. } => file.row_group_bytes(*group),
+        }
+    }
 }
 
 /// What a piece holds.
@@ -102,34 +117,38 @@ pub struct Enumerator {
     /// Knows where records end. Its own decoding state is not used.
     records: Option<Box<dyn RecordDecoder>>,
     listing: Mutex<Listing>,
-    /// What all subtasks have sent, in this run and before it. Only for [`Enumerator::has_sent`]: the state is what each notes for itself.
-    sent: Mutex<Progress>,
+    /// What all subtasks have sent together.
+    settling: Mutex<Settling>,
     parallelism: usize,
+    /// Counts what was read ahead of pieces.
+    memory: Option<Charge>,
 }
 
 #[derive(Default)]
 struct Listing {
     /// Files that may have pieces left, in the order in which they are read.
     open: Vec<Arc<FoundFile>>,
-    /// Every file found in this run or before.
-    known: BTreeSet<PathBuf>,
+    /// The hashes of all files found in this run or before.
+    known: HashSet<u128>,
     count: usize,
-    /// Every file of a table with an end, as found at first, for the state.
-    listed: Vec<(PathBuf, u64)>,
     listed_at_us: Option<i64>,
 }
 
 impl Enumerator {
-    /// Finds the files. With `restored`, those of a table with an end are the ones found then. Waits for disk. `58P01` where the path names one file that
-    /// does not exist.
+    /// Finds the files. With `restored`, which leaves out the files whose hashes are in `finished`, those of a table with an end are the ones found then.
+    /// Waits for disk. `58P01` where the path names one file that does not exist.
     pub fn open(
         config: FileConfig,
         records: Option<Box<dyn RecordDecoder>>,
         parallelism: usize,
         restored: Option<&Progress>,
+        finished: HashSet<u128>,
+        memory: Option<Charge>,
     ) -> Result<Enumerator> {
-        let sent = Mutex::new(restored.cloned().unwrap_or_default());
-        let enumerator = Enumerator { config, records, listing: Mutex::default(), sent, parallelism: parallelism.max(1) };
+        let parallelism = parallelism.max(1);
+        let settling = Settling::new(parallelism, restored.cloned().unwrap_or_default(), finished.clone());
+        let listing = Mutex::new(Listing { known: finished, ..Listing::default() });
+        let enumerator = Enumerator { config, records, listing, settling: Mutex::new(settling), parallelism, memory };
         {
             let mut listing = enumerator.listing.lock();
             let mut found: Vec<(PathBuf, FileProgress)> = Vec::new();
@@ -138,7 +157,7 @@ impl Enumerator {
             }
             if restored.is_none() || enumerator.config.watch.is_some() {
                 for (path, disk_length) in enumerator.find()? {
-                    if restored.is_none_or(|progress| !progress.files.contains_key(&path)) {
+                    if !listing.known.contains(&hash_of(&path)) && restored.is_none_or(|progress| !progress.files.contains_key(&path)) {
                         found.push((path, FileProgress { disk_length, ..FileProgress::default() }));
                     }
                 }
@@ -147,12 +166,26 @@ impl Enumerator {
             for (path, progress) in found {
                 listing.add(path, progress);
             }
+            enumerator.count_known(0, &listing);
         }
         Ok(enumerator)
     }
 
-    /// The files that the path names now, with their lengths.
+    /// The files that the path names now, with their lengths. Of a sink's, those of whole checkpoints: the records that say so are read first, and so every
+    /// file that they name is there when files are listed.
     fn find(&self) -> Result<Vec<(PathBuf, u64)>> {
+        let found = self.list()?;
+        let mut published = Published::default();
+        if !published.read_for(found.iter().map(|(path, _)| path.as_path()))? {
+            return Ok(found);
+        }
+        let mut found = self.list()?;
+        found.retain(|(path, _)| *path == self.config.path || published.has(path));
+        Ok(found)
+    }
+
+    /// The files that the path names now, with their lengths.
+    fn list(&self) -> Result<Vec<(PathBuf, u64)>> {
         let path = &self.config.path;
         let failed = |path: &Path, e: &std::io::Error| Error::io(format!("read \"{}\"", path.display()), e);
         let mut found = Vec::new();
@@ -225,31 +258,33 @@ impl Enumerator {
         }
         let mut found = self.find()?;
         let mut listing = self.listing.lock();
-        found.retain(|(path, _)| !listing.known.contains(path));
+        found.retain(|(path, _)| !listing.known.contains(&hash_of(path)));
         in_reading_order(&mut found, |(path, _)| path);
+        let before = listing.known.capacity();
         for (path, disk_length) in found {
             listing.add(path, FileProgress { disk_length, ..FileProgress::default() });
         }
+        self.count_known(before, &listing);
         Ok(())
     }
 
-    /// Notes that a subtask has sent a part of a file.
-    pub fn note_sent(&self, file: &FoundFile, from: u64, to: u64) {
-        self.sent.lock().file(&file.path, file.disk_length).add(from, to);
+    /// Counts what it takes to know files, of which there was room for `before`. The listing and the settling know the same.
+    fn count_known(&self, before: usize, listing: &Listing) {
+        let bytes = |files: usize| 2 * files * size_of::<u128>();
+        self.count(bytes(before), bytes(listing.known.capacity()));
     }
 
-    /// Whether all subtasks together have sent every part that `target` has.
-    ///
-    /// Where each subtask asks when a barrier comes to it, until it is told so once, everything of `target` was sent before the last of those barriers: when
-    /// the first is told, a part that was sent behind a barrier by someone else lies before the barrier at which that one will be told.
-    pub fn has_sent(&self, target: &Progress) -> bool {
-        let sent = self.sent.lock();
-        target.files.iter().all(|(path, target)| target.read.is_empty() || sent.files.get(path).is_some_and(|sent| sent.covers(target)))
+    /// What subtasks have sent.
+    pub fn settling(&self) -> &Mutex<Settling> {
+        &self.settling
     }
 
-    /// The files of a table with an end.
+    /// The files of a table with an end that have pieces left, for the state: what was found at first is all there is.
     pub fn listed(&self) -> Vec<(PathBuf, u64)> {
-        if self.config.watch.is_some() { Vec::new() } else { self.listing.lock().listed.clone() }
+        if self.config.watch.is_some() {
+            return Vec::new();
+        }
+        self.listing.lock().open.iter().map(|file| (file.path.clone(), file.disk_length)).collect()
     }
 
     /// The next piece for `subtask`. Waits for disk, and perhaps for another subtask that reads a file's next piece.
@@ -303,10 +338,22 @@ impl Enumerator {
             }),
             Cursor::Text(text) => {
                 let records = self.records.as_deref().ok_or_else(|| Error::internal("a text file without a text format"))?;
-                text.take(file, records).map_err(|error| in_file(error, &file.path))?
+                let held = text.ahead.capacity();
+                let piece = text.take(file, records).map_err(|error| in_file(error, &file.path))?;
+                let now = if piece.is_some() { text.ahead.capacity() } else { 0 };
+                self.count(held, now);
+                piece
             }
         };
         if piece.is_none() {
+            let is_empty = match cursor {
+                Cursor::Text(text) => !text.begun,
+                Cursor::Parquet { rows, .. } => *rows == 0,
+                Cursor::Closed(_) | Cursor::Done => false,
+            };
+            if is_empty {
+                self.settling.lock().note_empty(&file.path, file.disk_length);
+            }
             *cursor = Cursor::Done;
             file.done.store(true, Ordering::Release);
         }
@@ -367,14 +414,24 @@ impl Enumerator {
             begun: false,
         };
         text.read_header(path, records)?;
+        self.count(0, text.ahead.capacity());
         Ok(Cursor::Text(text))
+    }
+
+    /// Says that one file's bytes ahead were `before` and are `now`.
+    fn count(&self, before: usize, now: usize) {
+        if let Some(memory) = &self.memory {
+            memory.add(now.saturating_sub(before));
+            memory.subtract(before.saturating_sub(now));
+        }
     }
 }
 
 /// The first file that a table has now.
 pub fn first_file(config: &FileConfig) -> Result<Option<PathBuf>> {
+    let settling = Mutex::new(Settling::new(1, Progress::default(), HashSet::default()));
     let enumerator =
-        Enumerator { config: config.clone(), records: None, listing: Mutex::default(), sent: Mutex::default(), parallelism: 1 };
+        Enumerator { config: config.clone(), records: None, listing: Mutex::default(), settling, parallelism: 1, memory: None };
     let mut found = enumerator.find()?;
     in_reading_order(&mut found, |(path, _)| path);
     Ok(found.into_iter().next().map(|(path, _)| path))
@@ -382,8 +439,7 @@ pub fn first_file(config: &FileConfig) -> Result<Option<PathBuf>> {
 
 impl Listing {
     fn add(&mut self, path: PathBuf, progress: FileProgress) {
-        self.listed.push((path.clone(), progress.disk_length));
-        if self.known.insert(path.clone()) && !progress.is_complete() {
+        if self.known.insert(hash_of(&path)) && !progress.is_complete() {
             self.open.push(Arc::new(FoundFile {
                 path,
                 number: self.count,
@@ -394,6 +450,11 @@ impl Listing {
             self.count += 1;
         }
     }
+}
+
+/// What a file is known by.
+pub fn hash_of(path: &Path) -> u128 {
+    xxh3_128(path.as_os_str().as_encoded_bytes())
 }
 
 /// Sorts files by name, and those of one name by folder: a sink's files are then in the order in which they were written, over all its partitions.

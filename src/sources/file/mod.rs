@@ -6,6 +6,7 @@
 //! | `config` | options |
 //! | `enumerator` | finding files, and dealing out their pieces |
 //! | `progress` | what was read: the state |
+//! | `settling` | who notes files that were read to their end |
 //! | `dead_letters` | records that could not be read |
 //!
 //! # Invariants
@@ -16,9 +17,12 @@ mod config;
 pub mod dead_letters;
 mod enumerator;
 mod progress;
+mod settling;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use weir_catalog::{ConnectorTable, Error, Result};
@@ -27,16 +31,20 @@ pub use config::{BadRecords, FileConfig};
 pub use enumerator::RECORD_BYTES_MAX;
 
 use self::dead_letters::{DeadLetter, DeadLetters};
-use self::enumerator::{Content, Enumerator, Next, Piece};
+use self::enumerator::{Content, Enumerator, Next, Piece, hash_of};
 use self::progress::Progress;
-use super::{Source, SourceContext, SourceEvent, SplitState};
+use super::{Source, SourceContext, SourceEvent, SplitPortion, SplitState, Splits};
 use crate::formats::parquet::{ParquetDecoder, ParquetRows};
 use crate::formats::records::BadRecord;
 use crate::formats::{Format, RecordDecoder};
 use crate::operators::error::shorten;
+use crate::seams::hash::HashSet;
 use crate::seams::spawn::in_place;
+use crate::state::memory_pool::Charge;
 use crate::stream::Batch;
 
+/// How many files that were read to their end are stored together.
+const PORTION_FILES: usize = if cfg!(test) { 50 } else { 1000 };
 /// How long a subtask that never looks for files itself waits until it asks for a piece again, at most.
 const ASK_AGAIN_US: u64 = 100_000;
 
@@ -48,10 +56,19 @@ pub struct FileSource {
     current: Option<Current>,
     /// The file whose header the decoder knows.
     header_of: Option<usize>,
-    /// What this subtask has sent in this run; in subtask 0, with what was sent before it.
+    /// What this subtask has sent, of files that are not settled; in subtask 0, with what was sent before this run.
     progress: Progress,
+    /// In subtask 0: the settled files that are in no portion yet, and the portions.
+    settled: Progress,
+    portions: Vec<Arc<SplitPortion>>,
+    /// In subtask 0, of a table with an end: the files that are not settled.
+    listed: BTreeMap<PathBuf, u64>,
+    /// How many portions of what another run read have been found to be read again.
+    reached: usize,
     subtask: usize,
     dead_letters: Option<DeadLetters>,
+    /// Counts the piece under way.
+    memory: Option<Charge>,
 }
 
 enum Reader {
@@ -75,14 +92,21 @@ impl FileSource {
         table: &ConnectorTable,
         projection: &[usize],
         parallelism: usize,
-        restored: Option<&[SplitState]>,
+        restored: Option<&Splits>,
         context: &SourceContext,
     ) -> Result<Vec<FileSource>> {
         let config = FileConfig::parse(&table.options)?;
-        let restored = restored.map(Progress::from_splits).transpose()?;
+        let mut portions = restored.map(|splits| splits.closed.clone()).unwrap_or_default();
+        let mut finished = HashSet::default();
+        for portion in &portions {
+            finished.extend(portion.splits()?.iter().map(|split| hash_of(split.split.as_ref())));
+        }
+        let restored = restored.map(|splits| Progress::from_splits(&splits.open)).transpose()?;
         let records = config.format.decoder(&table.columns, projection)?;
-        let enumerator = Arc::new(Enumerator::open(config.clone(), records, parallelism, restored.as_ref())?);
+        let enumerator = Enumerator::open(config.clone(), records, parallelism, restored.as_ref(), finished, context.charge())?;
+        let enumerator = Arc::new(enumerator);
         let mut restored = restored.unwrap_or_default();
+        let mut listed = enumerator.listed().into_iter().collect();
         (0..parallelism)
             .map(|subtask| {
                 let reader = match (config.format.decoder(&table.columns, projection)?, &config.format.format) {
@@ -103,11 +127,29 @@ impl FileSource {
                     current: None,
                     header_of: None,
                     progress: std::mem::take(&mut restored),
+                    settled: Progress::default(),
+                    portions: std::mem::take(&mut portions),
+                    listed: std::mem::take(&mut listed),
+                    reached: 0,
                     subtask,
                     dead_letters,
+                    memory: context.charge(),
                 })
             })
             .collect()
+    }
+
+    /// Says how much the piece under way holds.
+    fn count(&self, bytes: usize) {
+        if let Some(memory) = &self.memory {
+            memory.set(bytes);
+        }
+    }
+
+    /// Leaves the piece under way, which is at its end.
+    fn leave(&mut self) {
+        self.current = None;
+        self.count(0);
     }
 
     /// Reads on in the piece under way. `None` where it is at its end.
@@ -118,7 +160,7 @@ impl FileSource {
             (Content::Text { data, position, header }, Reader::Text(decoder)) => {
                 let at = current.done as usize;
                 if at >= data.len() {
-                    self.current = None;
+                    self.leave();
                     return Ok(None);
                 }
                 let path = piece.file.path.as_path();
@@ -158,7 +200,7 @@ impl FileSource {
                             piece.file.path.display()
                         )));
                     }
-                    self.current = None;
+                    self.leave();
                     return Ok(None);
                 };
                 let from = piece.from + current.done;
@@ -168,12 +210,25 @@ impl FileSource {
             _ => return Err(Error::internal("a piece of a file has another format than its reader")),
         };
         let file = self.progress.file(&piece.file.path, piece.file.disk_length);
+        let end = piece.end.filter(|_| to == piece.to);
         file.add(from, to);
-        self.enumerator.note_sent(&piece.file, from, to);
-        if to == piece.to {
-            file.end = file.end.or(piece.end);
-        }
+        file.end = file.end.or(end);
+        self.enumerator.settling().lock().note_sent(&piece.file.path, piece.file.disk_length, from, to, end);
         Ok(Some(batch))
+    }
+
+    /// The splits that are not in a portion.
+    fn open_splits(&self) -> Result<Vec<SplitState>> {
+        let mut splits = self.progress.to_splits()?;
+        splits.extend(self.settled.to_splits()?);
+        for (path, disk_length) in &self.listed {
+            if !self.progress.files.contains_key(path) {
+                let mut listed = Progress::default();
+                listed.file(path, *disk_length);
+                splits.extend(listed.to_splits()?);
+            }
+        }
+        Ok(splits)
     }
 }
 
@@ -201,7 +256,10 @@ impl Source for FileSource {
                 in_place(|| self.enumerator.watch(now_us))?;
             }
             match in_place(|| self.enumerator.next(self.subtask))? {
-                Next::Piece(piece) => self.current = Some(Current { piece: *piece, done: 0, rows: None }),
+                Next::Piece(piece) => {
+                    self.count(piece.memory_bytes());
+                    self.current = Some(Current { piece: *piece, done: 0, rows: None });
+                }
                 Next::Nothing => {
                     let interval_us = self.config.watch.map_or(ASK_AGAIN_US, |interval| interval.as_micros() as u64);
                     return Ok(SourceEvent::Wait(interval_us.min(ASK_AGAIN_US).max(1000)));
@@ -219,18 +277,39 @@ impl Source for FileSource {
     }
 
     fn splits(&self) -> Result<Vec<SplitState>> {
-        if self.subtask != 0 {
-            return self.progress.to_splits();
+        Splits { open: self.open_splits()?, closed: self.portions.clone() }.to_vec()
+    }
+
+    fn cut(&mut self) -> Result<Splits> {
+        let taken_over = self.enumerator.settling().lock().meet_barrier(self.subtask, &mut self.progress);
+        for (path, progress) in taken_over {
+            self.listed.remove(&path);
+            self.settled.files.insert(path, progress);
         }
-        let mut progress = self.progress.clone();
-        for (path, disk_length) in self.enumerator.listed() {
-            progress.file(&path, disk_length);
+        while self.settled.files.len() >= PORTION_FILES {
+            let mut portion = Progress::default();
+            while portion.files.len() < PORTION_FILES
+                && let Some((path, progress)) = self.settled.files.pop_first()
+            {
+                portion.files.insert(path, progress);
+            }
+            self.portions.push(Arc::new(SplitPortion::new(&portion.to_splits()?)?));
         }
-        progress.to_splits()
+        Ok(Splits { open: self.open_splits()?, closed: self.portions.clone() })
     }
 
     fn has_reached(&self, target: &[SplitState]) -> Result<bool> {
-        Ok(self.enumerator.has_sent(&Progress::from_splits(target)?))
+        Ok(self.enumerator.settling().lock().has_sent(&Progress::from_splits(target)?))
+    }
+
+    fn has_come_to(&mut self, target: &Splits) -> Result<bool> {
+        while let Some(portion) = target.closed.get(self.reached) {
+            if !self.has_reached(&portion.splits()?)? {
+                return Ok(false);
+            }
+            self.reached += 1;
+        }
+        self.has_reached(&target.open)
     }
 
     fn bad_records(&self) -> u64 {

@@ -5,6 +5,8 @@
 //!
 //! A part is a range of the file's plain bytes, or of a Parquet file's rows; the first range of a file begins at 0, header included.
 //!
+//! Files that were read to their end are settled: see [`super::settling`].
+//!
 //! In a checkpoint, a file is a split of its path, and its offset reads `<length on disk>;<end or ->;<from>-<to>,...`.
 
 use std::collections::BTreeMap;

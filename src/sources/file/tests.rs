@@ -44,26 +44,26 @@ fn run(sources: &mut [FileSource], random: &mut Random, polls: usize, numbers: &
 /// Reads the table over many restarts. Each time, what was read after the last checkpoint is read again; what was read before is not.
 fn read_over_restarts(table: &ConnectorTable, seed: u64, most_polls: u64) -> Vec<i64> {
     let mut random = Random::seeded(seed);
-    let mut state: Option<Vec<SplitState>> = None;
+    let mut state: Option<Splits> = None;
     let mut kept = Vec::new();
     loop {
         let parallelism = 1 + random.below(4) as usize;
-        let mut sources = FileSource::open_all(table, &[0], parallelism, state.as_deref(), &SourceContext::default()).unwrap();
+        let mut sources = FileSource::open_all(table, &[0], parallelism, state.as_ref(), &SourceContext::default()).unwrap();
         let mut numbers = Vec::new();
         // Subtasks meet the barrier at different times: those behind it go on while others have not met it yet.
-        let mut states = Vec::new();
+        let mut states = Splits::default();
         let mut counted = Vec::new();
         for subtask in 0..parallelism {
             run(&mut sources[subtask..], &mut random, most_polls as usize, &mut numbers);
             counted.append(&mut numbers);
-            states.extend(sources[subtask].splits().unwrap());
+            states.extend(sources[subtask].cut().unwrap());
             // This one's further rows belong to the next epoch, which is lost.
             let polls = random.below(most_polls) as usize;
             run(&mut sources[..=subtask], &mut random, polls, &mut Vec::new());
         }
         kept.extend(counted);
         let ended = run(&mut sources, &mut random, 0, &mut Vec::new());
-        let progress = Progress::from_splits(&states).unwrap();
+        let progress = Progress::from_splits(&states.to_vec().unwrap()).unwrap();
         if ended || (!progress.files.is_empty() && progress.files.values().all(progress::FileProgress::is_complete)) {
             return kept;
         }
@@ -123,22 +123,143 @@ fn a_file_that_changed_is_named_and_one_that_was_read_may_go() {
     let text: String = (0..3000).map(|number| format!("{number},\n")).collect();
     std::fs::write(&path, &text).unwrap();
     let table = table(&path, &[("format", "csv")]);
-    let open = |state: Option<&[SplitState]>| FileSource::open_all(&table, &[0], 1, state, &SourceContext::default());
+    let open = |state: Option<&Splits>| FileSource::open_all(&table, &[0], 1, state, &SourceContext::default());
     let mut sources = open(None).unwrap();
     let poll = |source: &mut FileSource| match source.poll(1000, 0).unwrap() {
         SourceEvent::Batch(batch) => batch.num_rows(),
         _ => 0,
     };
     assert_eq!(poll(&mut sources[0]), 1000);
-    let state = sources[0].splits().unwrap();
+    let state = sources[0].cut().unwrap();
     // What is added later does not belong to it.
     std::fs::write(&path, format!("{text}9,\n9,\n")).unwrap();
     let mut sources = open(Some(&state)).unwrap();
     assert_eq!([poll(&mut sources[0]), poll(&mut sources[0]), poll(&mut sources[0])], [1000, 1000, 0]);
-    let done = sources[0].splits().unwrap();
+    let done = sources[0].cut().unwrap();
     std::fs::write(&path, "1,\n").unwrap();
     let error = open(Some(&state)).unwrap()[0].poll(1000, 0).unwrap_err();
     assert!(error.code().as_str() == "55000" && error.message().contains("a.csv"), "{error:?}");
     std::fs::remove_file(&path).unwrap();
     assert_eq!(poll(&mut open(Some(&done)).unwrap()[0]), 0);
+}
+
+/// What subtasks noted at one barrier, and the numbers that each had sent before it.
+#[derive(Default)]
+struct AtBarrier {
+    splits: Splits,
+    met: usize,
+    numbers: Vec<i64>,
+}
+
+#[test]
+fn settled_files_are_noted_once_at_every_barrier_however_far_subtasks_are_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut expected = Vec::new();
+    for file in 0..400 {
+        // One of ten has no records.
+        let lines = if file % 10 == 3 { 0 } else { 1 + file % 4 };
+        let numbers = file * 10..file * 10 + lines;
+        let text: String = numbers.clone().map(|number| format!("{number},x\n")).collect();
+        std::fs::write(folder.path().join(format!("{file:03}.csv")), text).unwrap();
+        expected.extend(numbers);
+    }
+    for (seed, watch) in [(1, false), (2, true), (3, false), (4, true), (5, true), (6, false)] {
+        let options: &[(&str, &str)] = if watch { &[("format", "csv"), ("watch", "1 ms")] } else { &[("format", "csv")] };
+        let table = table(folder.path(), options);
+        let mut random = Random::seeded(seed);
+        let mut state: Option<Splits> = None;
+        let mut kept: Vec<i64> = Vec::new();
+        let mut largest = 0;
+        for life in 0.. {
+            assert!(life < 500, "seed {seed}: only {} of {} records", kept.len(), expected.len());
+            let parallelism = 1 + random.below(4) as usize;
+            let mut sources = FileSource::open_all(&table, &[0], parallelism, state.as_ref(), &SourceContext::default()).unwrap();
+            let mut barriers: Vec<AtBarrier> = Vec::new();
+            let mut met = vec![0; parallelism];
+            let mut sent: Vec<Vec<i64>> = vec![Vec::new(); parallelism];
+            for step in 0..100 + random.below(400) {
+                let subtask = random.below(parallelism as u64) as usize;
+                // Nobody is more than a few barriers ahead.
+                let is_behind = met[subtask] <= met.iter().min().unwrap() + 3;
+                if random.below(3) == 0 && is_behind {
+                    if barriers.len() == met[subtask] {
+                        barriers.push(AtBarrier::default());
+                    }
+                    let barrier = &mut barriers[met[subtask]];
+                    let splits = sources[subtask].cut().unwrap();
+                    largest = largest.max(splits.open.len());
+                    barrier.splits.extend(splits);
+                    barrier.met += 1;
+                    barrier.numbers.extend_from_slice(&sent[subtask]);
+                    met[subtask] += 1;
+                } else if let SourceEvent::Batch(batch) = sources[subtask].poll(1 + random.below(3) as usize, step as i64 * 10_000).unwrap()
+                {
+                    sent[subtask].extend(batch.rows.column(0).as_primitive::<Int64Type>().values().iter());
+                }
+            }
+            let whole = barriers.iter().take_while(|barrier| barrier.met == parallelism).count();
+            // All that was sent before one of them is never sent again, and all else is.
+            for (at, barrier) in barriers.iter().take(whole).enumerate() {
+                let progress = Progress::from_splits(&barrier.splits.to_vec().unwrap()).unwrap();
+                let mut noted = Vec::new();
+                for (path, progress) in &progress.files {
+                    let text = std::fs::read(path).unwrap();
+                    for (from, to) in &progress.read {
+                        let part = std::str::from_utf8(&text[*from as usize..*to as usize]).unwrap();
+                        noted.extend(part.lines().map(|line| line.split(',').next().unwrap().parse::<i64>().unwrap()));
+                    }
+                }
+                let mut numbers = kept.clone();
+                numbers.extend_from_slice(&barrier.numbers);
+                numbers.sort_unstable();
+                noted.sort_unstable();
+                assert_eq!(noted, numbers, "seed {seed}, life {life}, barrier {at}");
+            }
+            let Some(chosen) = (whole > 0).then(|| &barriers[random.below(whole as u64) as usize]) else { continue };
+            kept.extend_from_slice(&chosen.numbers);
+            state = Some(chosen.splits.clone());
+            if kept.len() == expected.len() {
+                break;
+            }
+        }
+        kept.sort_unstable();
+        assert_eq!(kept, expected, "seed {seed}");
+        let state = state.unwrap();
+        assert!(state.closed.len() >= 3, "seed {seed}: {} portions", state.closed.len());
+        let most = if watch { 200 } else { 400 };
+        assert!(largest <= most, "seed {seed}: {largest} open splits");
+    }
+}
+
+#[test]
+fn another_run_has_come_to_a_target_once_it_has_sent_all_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in 0..120 {
+        std::fs::write(folder.path().join(format!("{file:03}.csv")), format!("{file},x\n")).unwrap();
+    }
+    let table = table(folder.path(), &[("format", "csv")]);
+    let open = |parallelism| FileSource::open_all(&table, &[0], parallelism, None, &SourceContext::default()).unwrap();
+    let mut sources = open(1);
+    let mut targets = Vec::new();
+    for _ in 0..110 {
+        assert!(matches!(sources[0].poll(10, 0).unwrap(), SourceEvent::Batch(_)));
+        targets.push(sources[0].cut().unwrap());
+    }
+    assert_eq!(targets[109].closed.len(), 2);
+    for at in [3, 60, 109] {
+        let mut sources = open(2);
+        let target = &targets[at];
+        let mut sent = 0;
+        while !sources[0].has_come_to(target).unwrap() {
+            assert!(!sources[1].has_come_to(target).unwrap());
+            let batches = sources.iter_mut().filter_map(|source| match source.poll(10, 0).unwrap() {
+                SourceEvent::Batch(batch) => Some(batch.num_rows()),
+                _ => None,
+            });
+            sent += batches.sum::<usize>();
+            sources.iter_mut().for_each(|source| drop(source.cut().unwrap()));
+        }
+        assert!(sent > at, "target {at} was reached with {sent} records");
+        assert!(sources[1].has_come_to(target).unwrap());
+    }
 }
