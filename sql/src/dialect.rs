@@ -103,6 +103,26 @@ impl Dialect for WeirDialect {
         Some(parser.parse_subexpr(SIGN_PRECEDENCE).map(|expr| Expr::UnaryOp { op, expr: Box::new(expr) }))
     }
 
+    /// `IS [NOT] DISTINCT FROM`, whose right side `sqlparser` reads to the end of the whole expression: in PostgreSQL it binds as IS does.
+    fn parse_infix(&self, parser: &mut Parser, expr: &Expr, _precedence: u8) -> Option<Result<Expr, ParserError>> {
+        let is_not = parser.peek_keyword(Keyword::IS)
+            && matches!(&parser.peek_nth_token_ref(1).token, Token::Word(word) if word.keyword == Keyword::NOT);
+        let words: &[Keyword] = if is_not {
+            &[Keyword::IS, Keyword::NOT, Keyword::DISTINCT, Keyword::FROM]
+        } else {
+            &[Keyword::IS, Keyword::DISTINCT, Keyword::FROM]
+        };
+        if !parser.parse_keywords(words) {
+            return None;
+        }
+        let (left, right) = (Box::new(expr.clone()), parser.parse_subexpr(self.prec_value(Precedence::Is)));
+        Some(right.map(
+            |right| {
+                if is_not { Expr::IsNotDistinctFrom(left, Box::new(right)) } else { Expr::IsDistinctFrom(left, Box::new(right)) }
+            },
+        ))
+    }
+
     as_postgres! {
         supports_unicode_string_literal
         supports_filter_during_aggregation

@@ -268,8 +268,10 @@ impl Session {
     }
 
     async fn dispatch(&mut self, parsed: &Parsed, parameters: Vec<ScalarValue>) -> Result<Reply> {
+        // COMMIT looks for conflicts itself, and ends the block whatever it finds.
         if let Some(block) = &mut self.block
             && !block.failed
+            && !matches!(parsed.statement, Statement::Commit | Statement::Rollback)
         {
             block.transaction.begin_statement()?;
         }
@@ -298,7 +300,10 @@ impl Session {
                 }
                 Some(block) if block.failed => Ok(Reply::Command("ROLLBACK".into())),
                 Some(block) => {
-                    self.commit(block.transaction, block.new_jobs).await?;
+                    let (_, given_up) = self.commit_durably(block.transaction, block.new_jobs).await?;
+                    if let Some((names, error)) = given_up {
+                        self.notify(Notice { severity: Severity::Warning, message: committed_without(&names, error) });
+                    }
                     Ok(Reply::Command("COMMIT".into()))
                 }
             },
@@ -373,6 +378,15 @@ impl Session {
     /// Makes a transaction durable; with new jobs, returns when each has published its first version. A job that can't is dropped again, and so is
     /// one whose CREATE is cancelled meanwhile.
     pub(super) async fn commit(&self, transaction: Transaction, new_jobs: Vec<NewJob>) -> Result<Committed> {
+        match self.commit_durably(transaction, new_jobs).await? {
+            (committed, None) => Ok(committed),
+            (_, Some((_, error))) => Err(error),
+        }
+    }
+
+    /// As [`Session::commit`], for a transaction with more in it than what its new jobs are for: an error says that nothing was committed. The names of
+    /// jobs that were dropped again, and why, stand beside what was.
+    async fn commit_durably(&self, transaction: Transaction, new_jobs: Vec<NewJob>) -> Result<(Committed, Option<(Vec<String>, Error)>)> {
         let mut committed = self.engine.commit(transaction, new_jobs).await?;
         let started = std::mem::take(&mut committed.started);
         let mut guard = CreateGuard { engine: self.engine.clone(), jobs: started.iter().map(|(job, _)| job.clone()).collect() };
@@ -384,12 +398,12 @@ impl Session {
             if let Err(error) = published {
                 // Gone before the client hears of it: the names are free again.
                 drop_given_up(&self.engine, &guard.jobs).await;
-                guard.jobs.clear();
-                return Err(error);
+                let names = guard.jobs.drain(..).map(|job| job.name.clone()).collect();
+                return Ok((committed, Some((names, error))));
             }
         }
         guard.jobs.clear();
-        Ok(committed)
+        Ok((committed, None))
     }
 
     // ---- settings ----
@@ -548,6 +562,17 @@ impl Drop for CreateGuard {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move { drop_given_up(&engine, &jobs).await });
     }
+}
+
+/// What a COMMIT says that is durable, but for jobs that could not be started.
+fn committed_without(names: &[String], error: Error) -> Error {
+    let names: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
+    let mut said = Error::new(error.code().clone(), format!("the transaction is committed, but without {}", names.join(", ")))
+        .with_detail(format!("What was created could not be built: {}", error.message()));
+    if let Some(hint) = error.hint() {
+        said = said.with_hint(hint);
+    }
+    said
 }
 
 /// Drops jobs whose creation was given up, those first that read others of them.

@@ -146,7 +146,7 @@ mod tests {
         let restored = SplitPortion::restore(&store, &first).unwrap();
         assert_eq!(restored.splits().unwrap(), splits(0..1000));
         // Nothing that is retained names it: it goes, and comes back where it is wanted again.
-        store.retire(&[], &[], &|_| false).unwrap();
+        store.retire(&[], &|_| false).unwrap();
         assert_eq!(SplitPortion::restore(&store, &first).unwrap_err().code().as_str(), "XX001");
         let (third, written) = portion.store(&store, &files, &scratch, "a", "0.splits", 9).unwrap();
         assert!(written && third != first);

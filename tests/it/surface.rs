@@ -216,3 +216,37 @@ async fn explain_shows_the_plan_of_what_would_run() {
     refused(&session, "EXPLAIN SELECT * FROM bids", "0A000").await;
     refused(&session, "EXPLAIN CREATE MATERIALIZED VIEW x AS SELECT t.id FROM t JOIN m ON t.v = m.v", "0A000").await;
 }
+
+/// An error at COMMIT says that nothing is committed, and ends the block.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_fails_has_committed_nothing_and_ends_the_block() {
+    let server = Server::start(&settings(&[("parallelism", "1")]));
+    let (session, other) = (server.connect().await, server.connect().await);
+    session.must("CREATE TABLE t (id INT PRIMARY KEY, v INT)").await;
+    session.must("INSERT INTO t VALUES (1, 0)").await;
+    session.must("BEGIN").await;
+    session.must("UPDATE t SET v = v + 1 WHERE id = 1").await;
+    other.must("UPDATE t SET v = v + 10 WHERE id = 1").await;
+    refused(&session, "COMMIT", "40001").await;
+    assert_eq!(session.must_count("SELECT v FROM t").await, 10);
+    // The block is over: another can begin.
+    session.must("BEGIN").await;
+    session.must("UPDATE t SET v = v + 1 WHERE id = 1").await;
+    session.must("COMMIT").await;
+    assert_eq!(session.must_count("SELECT v FROM t").await, 11);
+
+    // What can't be built is left out, and COMMIT says so without being an error: the rest is durable.
+    session.must("CREATE TABLE zero (a INT)").await;
+    session.must("INSERT INTO zero VALUES (0)").await;
+    session.must("BEGIN").await;
+    session.must("INSERT INTO t VALUES (2, 2)").await;
+    session.must("CREATE MATERIALIZED VIEW bad AS SELECT 1 / a AS q FROM zero").await;
+    session.must("CREATE TABLE made (a INT)").await;
+    session.must("COMMIT").await;
+    assert_eq!(session.must_count("SELECT count(*) FROM t").await, 2);
+    assert_eq!(session.must_count("SELECT count(*) FROM made").await, 0);
+    refused(&session, "SELECT * FROM bad", "42P01").await;
+    // Alone, it is the statement that fails.
+    refused(&session, "CREATE MATERIALIZED VIEW bad AS SELECT 1 / a AS q FROM zero", "22012").await;
+    refused(&session, "SELECT * FROM bad", "42P01").await;
+}

@@ -178,8 +178,8 @@ impl Life {
         told.committed = self.count;
         assert_eq!(look(out, self.count, told), self.count);
         let keep = self.retained.len().saturating_sub(2);
-        let dropped: Vec<u64> = self.retained.drain(..keep).map(|manifest| manifest.number).collect();
-        self.store.retire(&dropped, &self.retained, &|_| false)
+        self.retained.drain(..keep).for_each(|manifest| self.store.abandon(manifest.number));
+        self.store.retire(&self.retained, &|_| false)
     }
 }
 
