@@ -515,7 +515,7 @@ async fn an_older_checkpoint_takes_back_what_came_after_it() {
     let (input, output) = (folder(), folder());
     let lines_of = |from: usize, to: usize| (from..to).map(|number| format!("{number},{}\n", number % 2)).collect::<String>();
     write(&input.path().join("a.csv"), &lines_of(0, 10));
-    let mut server = Server::start(&settings(&[("parallelism", "2"), ("checkpoint_interval", "1 h")]));
+    let mut server = Server::start(&settings(&[("parallelism", "2"), ("checkpoint_interval", "1 h"), ("checkpoints_retained", "30")]));
     let session = server.connect().await;
     let (from, to) = (input.path().display().to_string(), output.path().display().to_string());
     session

@@ -262,7 +262,7 @@ impl Source for FileSource {
                 }
                 Next::Nothing => {
                     let interval_us = self.config.watch.map_or(ASK_AGAIN_US, |interval| interval.as_micros() as u64);
-                    return Ok(SourceEvent::Wait(interval_us.min(ASK_AGAIN_US).max(1000)));
+                    return Ok(SourceEvent::Wait(interval_us.clamp(1000, ASK_AGAIN_US)));
                 }
                 Next::End => return Ok(SourceEvent::End),
             }
