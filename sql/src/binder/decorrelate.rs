@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, DataFusionError, JoinType, NullEquality, TableReference};
+use datafusion::common::{Column, DFSchema, DataFusionError, ExprSchema, JoinType, ScalarValue, TableReference};
 use datafusion::functions_aggregate::first_last::first_value_udaf;
 use datafusion::functions_window::row_number::row_number_udwf;
 use datafusion::logical_expr::expr::{AggregateFunction, WindowFunction};
@@ -104,7 +104,7 @@ fn correlated_values(node: &LogicalPlan) -> Result<Vec<Subquery>, DataFusionErro
     Ok(found)
 }
 
-fn has_lateral(plan: &LogicalPlan) -> bool {
+pub(super) fn has_lateral(plan: &LogicalPlan) -> bool {
     matches!(plan, LogicalPlan::Subquery(_))
         || matches!(plan, LogicalPlan::SubqueryAlias(_) | LogicalPlan::Projection(_)) && plan.inputs().into_iter().any(has_lateral)
 }
@@ -170,6 +170,35 @@ fn column_exprs(columns: &[Column]) -> impl Iterator<Item = Expr> {
     columns.iter().cloned().map(Expr::Column)
 }
 
+/// Keys that are equal, as any others are, where `keys` are or are both NULL.
+///
+/// A join whose NULLs equal each other would do, were it not that DataFusion adds the equalities of filters above to its keys, which then hold for NULLs, too.
+fn null_safe(
+    keys: &(Vec<Column>, Vec<Column>),
+    left_schema: &DFSchema,
+    right_schema: &DFSchema,
+) -> Result<(Vec<Expr>, Vec<Expr>), DataFusionError> {
+    let mut safe = (Vec::new(), Vec::new());
+    for (left, right) in keys.0.iter().zip(&keys.1) {
+        let (left_field, right_field) = (left_schema.field_from_column(left)?, right_schema.field_from_column(right)?);
+        let (left, right) = (Expr::Column(left.clone()), Expr::Column(right.clone()));
+        if !left_field.is_nullable() && !right_field.is_nullable() {
+            safe.0.push(left);
+            safe.1.push(right);
+            continue;
+        }
+        let some = Expr::Literal(ScalarValue::new_default(left_field.data_type())?, None);
+        let is_null = |column: &Expr| Expr::IsNull(Box::new(column.clone()));
+        let known = |column: Expr| {
+            let cases = vec![(Box::new(is_null(&column)), Box::new(some.clone()))];
+            Expr::Case(Case::new(None, cases, Some(Box::new(column))))
+        };
+        safe.0.extend([is_null(&left), known(left)]);
+        safe.1.extend([is_null(&right), known(right)]);
+    }
+    Ok(safe)
+}
+
 /// `left JOIN right` on equality of `keys`, where NULL equals itself.
 fn join_on(
     left: LogicalPlan,
@@ -182,7 +211,10 @@ fn join_on(
     let joined = match (keys.0.is_empty(), join_type, filter) {
         (true, JoinType::Inner, None) => builder.cross_join(right),
         (true, _, filter) => builder.join_on(right, join_type, [filter.unwrap_or_else(|| lit(true))]),
-        (false, _, filter) => builder.join_detailed(right, join_type, keys, filter, NullEquality::NullEqualsNull),
+        (false, _, filter) => {
+            let keys = null_safe(&keys, builder.schema(), right.schema()).map_err(bind_error)?;
+            builder.join_with_expr_keys(right, join_type, keys, filter)
+        }
     };
     joined.and_then(LogicalPlanBuilder::build).map_err(bind_error)
 }

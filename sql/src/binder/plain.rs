@@ -11,7 +11,7 @@ use datafusion::common::{DataFusionError, JoinType};
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{BinaryExpr, Expr, LogicalPlan, Operator};
 
-use super::decorrelate::{outer_columns, subquery_in};
+use super::decorrelate::{has_lateral, outer_columns, subquery_in};
 
 type Answer = Result<bool, DataFusionError>;
 
@@ -20,7 +20,10 @@ pub(super) fn needs_unnesting(plan: &LogicalPlan) -> Answer {
     let mut needed = false;
     plan.apply_with_subqueries(|node| {
         needed |= match node {
+            // It stands for every subquery that is visited, so for now no correlated one is plain enough: DataFusion's rules make ambiguous columns of
+            // EXISTS and IN over a column that they correlate by.
             LogicalPlan::Subquery(subquery) => is_correlated(&subquery.subquery)?,
+            LogicalPlan::Join(join) if has_lateral(&join.left) || has_lateral(&join.right) => true,
             LogicalPlan::Filter(filter) => any(split_conjunction(&filter.predicate), |condition| {
                 Ok(!is_plain_test(condition)? && (has_test_inside(condition)? || has_correlated(condition, true)?))
             })?,
