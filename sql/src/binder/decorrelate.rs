@@ -1,4 +1,4 @@
-//! Correlated subqueries as joins, where DataFusion's own rules have none: any condition between the two queries, subqueries that are no aggregate, LIMIT.
+//! Correlated subqueries as joins: all but the plain ones, which DataFusion's own rules take (see [`super::plain`]).
 //!
 //! A subquery S that refers to columns o of the query P around it is computed for the distinct values of o in P (the *domain*, D), all at once, and joined
 //! to P by them: P LEFT JOIN (D with its rows of S) ON o = o, NULL equal to itself. In S, D is joined in where nothing refers to o any more, and its columns
@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, DataFusionError, JoinType, NullEquality, TableReference};
+use datafusion::common::{Column, DFSchema, DataFusionError, ExprSchema, JoinType, ScalarValue, TableReference};
 use datafusion::functions_aggregate::first_last::first_value_udaf;
 use datafusion::functions_window::row_number::row_number_udwf;
 use datafusion::logical_expr::expr::{AggregateFunction, WindowFunction};
@@ -25,6 +25,7 @@ use datafusion::logical_expr::{
 use weir_catalog::{Error, Result};
 
 use super::expr::{binary_of, subquery_of};
+use super::plain::has_test_inside;
 use super::subquery::{count_rows, to_scalar};
 use super::{bind_error, project};
 use crate::functions::{Kernel, external};
@@ -36,6 +37,7 @@ pub(super) fn decorrelate(plan: LogicalPlan) -> Result<LogicalPlan> {
         let node = match node {
             LogicalPlan::Join(join) if has_lateral(&join.right) => return names.lateral(join).map(Transformed::yes).map_err(external),
             LogicalPlan::Filter(filter) => tests_as_values(filter)?,
+            LogicalPlan::Join(join) => condition_above(join)?,
             node => node,
         };
         if correlated_values(&node)?.is_empty() {
@@ -47,18 +49,33 @@ pub(super) fn decorrelate(plan: LogicalPlan) -> Result<LogicalPlan> {
     .map_err(bind_error)
 }
 
-/// A filter whose correlated EXISTS and IN count rows instead.
-fn tests_as_values(filter: Filter) -> Result<LogicalPlan, DataFusionError> {
-    let mut correlated = false;
-    filter.predicate.apply(|expr| {
-        if let Some(subquery) = subquery_in(expr)
-            && !matches!(expr, Expr::ScalarSubquery(_))
-        {
-            correlated |= !outer_columns(&subquery.subquery)?.is_empty();
+/// Whether `expr` has a correlated subquery.
+fn has_correlated(expr: &Expr) -> Result<bool, DataFusionError> {
+    expr.exists(|expr| match subquery_in(expr) {
+        Some(subquery) => Ok(!outer_columns(&subquery.subquery)?.is_empty()),
+        None => Ok(false),
+    })
+}
+
+/// A join whose condition has correlated subqueries as one without a condition, filtered by it.
+fn condition_above(join: Join) -> Result<LogicalPlan, DataFusionError> {
+    let correlated = match &join.filter {
+        Some(filter) => has_correlated(filter)?,
+        None => false,
+    };
+    match join.filter.clone().filter(|_| correlated) {
+        None => Ok(LogicalPlan::Join(join)),
+        Some(filter) if join.join_type == JoinType::Inner => {
+            let joined = LogicalPlan::Join(Join { filter: None, ..join });
+            tests_as_values(Filter::try_new(filter, Arc::new(joined))?)
         }
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    if !correlated {
+        Some(_) => Err(external(Error::unsupported("a correlated subquery in the condition of an outer join is not supported"))),
+    }
+}
+
+/// A filter whose EXISTS and IN count rows instead, if they are correlated or not the whole of a condition.
+fn tests_as_values(filter: Filter) -> Result<LogicalPlan, DataFusionError> {
+    if !has_correlated(&filter.predicate)? && !has_test_inside(&filter.predicate)? {
         return Ok(LogicalPlan::Filter(filter));
     }
     let mut predicate = filter.predicate;
@@ -87,7 +104,7 @@ fn correlated_values(node: &LogicalPlan) -> Result<Vec<Subquery>, DataFusionErro
     Ok(found)
 }
 
-fn has_lateral(plan: &LogicalPlan) -> bool {
+pub(super) fn has_lateral(plan: &LogicalPlan) -> bool {
     matches!(plan, LogicalPlan::Subquery(_))
         || matches!(plan, LogicalPlan::SubqueryAlias(_) | LogicalPlan::Projection(_)) && plan.inputs().into_iter().any(has_lateral)
 }
@@ -105,7 +122,7 @@ fn without_lateral(plan: &LogicalPlan) -> Result<LogicalPlan> {
 }
 
 /// The columns outside of `plan` that it refers to, each once.
-fn outer_columns(plan: &LogicalPlan) -> Result<Vec<Column>, DataFusionError> {
+pub(super) fn outer_columns(plan: &LogicalPlan) -> Result<Vec<Column>, DataFusionError> {
     let mut found: Vec<Column> = Vec::new();
     plan.apply(|node| {
         node.apply_expressions(|expr| {
@@ -153,6 +170,35 @@ fn column_exprs(columns: &[Column]) -> impl Iterator<Item = Expr> {
     columns.iter().cloned().map(Expr::Column)
 }
 
+/// Keys that are equal, as any others are, where `keys` are or are both NULL.
+///
+/// A join whose NULLs equal each other would do, were it not that DataFusion adds the equalities of filters above to its keys, which then hold for NULLs, too.
+fn null_safe(
+    keys: &(Vec<Column>, Vec<Column>),
+    left_schema: &DFSchema,
+    right_schema: &DFSchema,
+) -> Result<(Vec<Expr>, Vec<Expr>), DataFusionError> {
+    let mut safe = (Vec::new(), Vec::new());
+    for (left, right) in keys.0.iter().zip(&keys.1) {
+        let (left_field, right_field) = (left_schema.field_from_column(left)?, right_schema.field_from_column(right)?);
+        let (left, right) = (Expr::Column(left.clone()), Expr::Column(right.clone()));
+        if !left_field.is_nullable() && !right_field.is_nullable() {
+            safe.0.push(left);
+            safe.1.push(right);
+            continue;
+        }
+        let some = Expr::Literal(ScalarValue::new_default(left_field.data_type())?, None);
+        let is_null = |column: &Expr| Expr::IsNull(Box::new(column.clone()));
+        let known = |column: Expr| {
+            let cases = vec![(Box::new(is_null(&column)), Box::new(some.clone()))];
+            Expr::Case(Case::new(None, cases, Some(Box::new(column))))
+        };
+        safe.0.extend([is_null(&left), known(left)]);
+        safe.1.extend([is_null(&right), known(right)]);
+    }
+    Ok(safe)
+}
+
 /// `left JOIN right` on equality of `keys`, where NULL equals itself.
 fn join_on(
     left: LogicalPlan,
@@ -165,7 +211,10 @@ fn join_on(
     let joined = match (keys.0.is_empty(), join_type, filter) {
         (true, JoinType::Inner, None) => builder.cross_join(right),
         (true, _, filter) => builder.join_on(right, join_type, [filter.unwrap_or_else(|| lit(true))]),
-        (false, _, filter) => builder.join_detailed(right, join_type, keys, filter, NullEquality::NullEqualsNull),
+        (false, _, filter) => {
+            let keys = null_safe(&keys, builder.schema(), right.schema()).map_err(bind_error)?;
+            builder.join_with_expr_keys(right, join_type, keys, filter)
+        }
     };
     joined.and_then(LogicalPlanBuilder::build).map_err(bind_error)
 }
@@ -215,7 +264,7 @@ impl Names {
     fn values(&self, node: LogicalPlan) -> Result<LogicalPlan> {
         let subqueries = correlated_values(&node).map_err(bind_error)?;
         let [input] = node.inputs()[..] else {
-            return Err(Error::unsupported("a correlated subquery in the condition of a join is not supported"));
+            return Err(Error::unsupported("a correlated subquery in VALUES or the condition of a join is not supported"));
         };
         let mut joined = input.clone();
         let mut values = Vec::with_capacity(subqueries.len());
@@ -277,6 +326,11 @@ impl Names {
             return Err(Error::unsupported("a RIGHT or FULL JOIN with a LATERAL subquery is not supported"));
         }
         let columns = columns_of(&join.schema);
+        if let Some(condition) = &join.filter
+            && has_correlated(condition).map_err(bind_error)?
+        {
+            return Err(Error::unsupported("a correlated subquery in the condition of a join with a LATERAL subquery is not supported"));
+        }
         let right = without_lateral(&join.right)?;
         let unnesting = self.unnesting(&join.left, self.referred(&right, &join.left)?)?;
         let rows = unnesting.rows(&right)?;

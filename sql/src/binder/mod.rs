@@ -17,6 +17,7 @@ mod expr;
 mod from;
 mod guard;
 mod insert;
+mod plain;
 mod query;
 mod scope;
 mod select;
@@ -336,20 +337,17 @@ pub fn optimize_batch(plan: LogicalPlan) -> Result<LogicalPlan> {
     options.optimizer.expand_views_at_output = false;
     let context = OptimizerContext::new_with_config_options(Arc::new(options));
     let optimize = |plan: LogicalPlan| Optimizer::new().optimize(plan, &context, |_, _| {}).map_err(bind_error);
-    let plan = match is_correlated(&plan)? {
+    let plan = match plain::needs_unnesting(&plan).map_err(bind_error)? {
         false => optimize(plan)?,
-        // DataFusion's rules make the better plan where they know the form of the subquery.
-        true => match optimize(plan.clone()) {
-            Ok(optimized) if !is_correlated(&optimized)? => optimized,
-            _ => {
-                let optimized = optimize(decorrelate::decorrelate(plan)?)?;
-                if is_correlated(&optimized)? {
-                    return Err(Error::unsupported("this correlated subquery is not supported")
-                        .with_hint("Join with the tables of the subquery and GROUP BY the columns of the outer query."));
-                }
-                optimized
+        true => {
+            let joined = decorrelate::decorrelate(plan)?;
+            // DataFusion's rules are not to see what is left.
+            if is_correlated(&joined)? {
+                return Err(Error::unsupported("this correlated subquery is not supported")
+                    .with_hint("Join with the tables of the subquery and GROUP BY the columns of the outer query."));
             }
-        },
+            optimize(joined)?
+        }
     };
     with_text_columns(plan)
 }
@@ -358,12 +356,9 @@ pub fn optimize_batch(plan: LogicalPlan) -> Result<LogicalPlan> {
 fn is_correlated(plan: &LogicalPlan) -> Result<bool> {
     let mut found = false;
     plan.apply_with_subqueries(|node| {
-        found |= matches!(node, LogicalPlan::Subquery(subquery) if !subquery.outer_ref_columns.is_empty());
         node.apply_expressions(|expr| {
-            expr.apply(|expr| {
-                found |= decorrelate::subquery_in(expr).is_some_and(|subquery| !subquery.outer_ref_columns.is_empty());
-                Ok(TreeNodeRecursion::Continue)
-            })
+            found |= expr.exists(|expr| Ok(matches!(expr, Expr::OuterReferenceColumn(..))))?;
+            Ok(TreeNodeRecursion::Continue)
         })
     })
     .map_err(bind_error)?;

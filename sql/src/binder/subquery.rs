@@ -1,5 +1,4 @@
-//! EXISTS and IN outside of conditions. DataFusion turns them into joins only where rows are filtered by them; elsewhere they become subqueries
-//! that count.
+//! EXISTS, IN, ANY and ALL as subqueries that count: outside of conditions, and where DataFusion's own rules would answer them wrongly.
 
 use std::sync::Arc;
 
@@ -7,8 +6,8 @@ use arrow::datatypes::Field;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column as PlanColumn, DataFusionError, ScalarValue};
 use datafusion::functions_aggregate::count::count_udaf;
-use datafusion::logical_expr::expr::{AggregateFunction, InSubquery};
-use datafusion::logical_expr::{Aggregate, Case, Expr, ExprSchemable, Filter, LogicalPlan, Operator, lit};
+use datafusion::logical_expr::expr::{AggregateFunction, InSubquery, SetComparison, SetQuantifier};
+use datafusion::logical_expr::{Aggregate, Case, Expr, ExprSchemable, Filter, LogicalPlan, Operator, Subquery, lit};
 use weir_catalog::{Error, Result};
 
 use super::expr::{binary_of, subquery_of};
@@ -28,9 +27,7 @@ pub(super) fn to_scalar(expr: &mut Expr) -> Result<()> {
             Ok(Transformed::yes(if exists.negated { Expr::Not(Box::new(found)) } else { found }))
         }
         Expr::InSubquery(test) => Ok(Transformed::yes(contains(test).map_err(external)?)),
-        Expr::SetComparison(_) => {
-            Err(external(Error::unsupported("a comparison with ANY or ALL of a subquery is only supported in conditions")))
-        }
+        Expr::SetComparison(comparison) => Ok(Transformed::yes(compares(comparison).map_err(external)?)),
         other => Ok::<_, DataFusionError>(Transformed::no(other)),
     });
     *expr = transformed.map_err(bind_error)?.data;
@@ -47,22 +44,48 @@ fn any_row(plan: LogicalPlan) -> Result<Expr> {
 
 /// `value IN (subquery)`: true if it is there, NULL if it could be one of the NULLs there or is itself NULL, false otherwise.
 fn contains(test: InSubquery) -> Result<Expr> {
-    let plan = test.subquery.subquery.as_ref().clone();
+    let value = *test.expr;
+    let (plan, column, outside) = seen_from_inside(&value, &test.subquery, "IN")?;
+    let found = any_row(filtered(&plan, binary_of(column.clone(), Operator::Eq, outside))?)?;
+    let null_there = any_row(filtered(&plan, Expr::IsNull(Box::new(column)))?)?;
+    let value_is_null = Expr::IsNull(Box::new(value)).and(any_row(plan)?);
+    Ok(three_valued(found, null_there.or(value_is_null), !test.negated))
+}
+
+/// `value op ANY (subquery)` and `value op ALL (subquery)`: decided by a row for which the comparison is true, or false; else NULL if it is NULL for one.
+fn compares(comparison: SetComparison) -> Result<Expr> {
+    let (plan, column, outside) = seen_from_inside(&comparison.expr, &comparison.subquery, "ANY or ALL")?;
+    let condition = binary_of(outside, comparison.op, column);
+    let is_any = comparison.quantifier == SetQuantifier::Any;
+    let deciding = if is_any { condition.clone() } else { Expr::Not(Box::new(condition.clone())) };
+    let decided = any_row(filtered(&plan, deciding)?)?;
+    let unknown = any_row(filtered(&plan, Expr::IsNull(Box::new(condition)))?)?;
+    Ok(three_valued(decided, unknown, is_any))
+}
+
+/// `answer` if it is `decided`, NULL if it is `unknown`, else the contrary.
+fn three_valued(decided: Expr, unknown: Expr, answer: bool) -> Expr {
+    let null = Expr::Literal(ScalarValue::Boolean(None), None);
+    let cases = vec![(Box::new(decided), Box::new(lit(answer))), (Box::new(unknown), Box::new(null))];
+    Expr::Case(Case::new(None, cases, Some(Box::new(lit(!answer)))))
+}
+
+fn filtered(plan: &LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
+    Ok(LogicalPlan::Filter(Filter::try_new(condition, Arc::new(plan.clone())).map_err(bind_error)?))
+}
+
+/// The plan of a subquery, its column, and `value`, of the query around it, as the subquery sees it.
+fn seen_from_inside(value: &Expr, subquery: &Subquery, what: &str) -> Result<(LogicalPlan, Expr, Expr)> {
+    let plan = subquery.subquery.as_ref().clone();
     let column = Expr::Column(PlanColumn::from(plan.schema().qualified_field(0)));
-    let is_simple = !test
-        .expr
-        .exists(|expr| {
-            Ok(matches!(
-                expr,
-                Expr::AggregateFunction(_) | Expr::WindowFunction(_) | Expr::ScalarSubquery(_) | Expr::OuterReferenceColumn(..)
-            ))
-        })
+    let is_simple = !value
+        .exists(|expr| Ok(matches!(expr, Expr::AggregateFunction(_) | Expr::WindowFunction(_) | Expr::ScalarSubquery(_))))
         .map_err(bind_error)?;
     if !is_simple {
-        return Err(Error::unsupported("IN with a subquery is not supported over an aggregate or a subquery outside of conditions"));
+        let text = format!("{what} with a subquery is not supported here for a value that holds an aggregate or a subquery");
+        return Err(Error::unsupported(text));
     }
     let ty = column.get_type(plan.schema()).map_err(bind_error)?;
-    let value = test.expr.as_ref().clone();
     let outside = value
         .clone()
         .transform_up(|expr| {
@@ -76,17 +99,5 @@ fn contains(test: InSubquery) -> Result<Expr> {
         })
         .map_err(bind_error)?
         .data;
-    let filtered = |condition: Expr| -> Result<LogicalPlan> {
-        Ok(LogicalPlan::Filter(Filter::try_new(condition, Arc::new(plan.clone())).map_err(bind_error)?))
-    };
-    let found = any_row(filtered(binary_of(column.clone(), Operator::Eq, outside))?)?;
-    let null_there = any_row(filtered(Expr::IsNull(Box::new(column)))?)?;
-    let value_is_null = Expr::IsNull(Box::new(value)).and(any_row(plan.clone())?);
-    let null = Expr::Literal(ScalarValue::Boolean(None), None);
-    let case = Case::new(
-        None,
-        vec![(Box::new(found), Box::new(lit(!test.negated))), (Box::new(null_there.or(value_is_null)), Box::new(null))],
-        Some(Box::new(lit(test.negated))),
-    );
-    Ok(Expr::Case(case))
+    Ok((plan, column, outside))
 }
