@@ -1,8 +1,9 @@
-//! Which correlated subqueries are left to DataFusion's own rules.
+//! Which subqueries are left to DataFusion's own rules: at present no correlated one.
 //!
-//! They make the better plan for a few forms and answer others wrongly: they lose the row that an aggregate without GROUP BY has over no rows, take LIMIT
-//! and OFFSET for all rows of the query around the subquery at once, and know NOT IN only as the whole of a condition and without a correlation. So they get
-//! what is listed here, and nothing else:
+//! Those rules answer some forms wrongly: they lose the row that an aggregate without GROUP BY has over no rows, take LIMIT and OFFSET for all rows of the
+//! query around the subquery at once, know NOT IN only as the whole of a condition and without a correlation, and make ambiguous columns of EXISTS and IN
+//! over a column that they correlate by. For a few forms they make the better plan, though, and those are recognised here, to be left to them once the
+//! last of these faults can be told from outside:
 //! - `[NOT] EXISTS` and `IN`, joined by AND to the rest of a WHERE or HAVING, over filtered tables;
 //! - a single aggregate over filtered tables, correlated by equality of columns.
 
