@@ -33,7 +33,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// As in the program: see `src/main.rs`.
 #[unsafe(export_name = "_rjem_malloc_conf")]
-static MALLOC_CONF: &[u8] = b"thp:always\0";
+static MALLOC_CONF: &[u8] = b"thp:always,dirty_decay_ms:500,muzzy_decay_ms:0\0";
 
 type Error = Box<dyn std::error::Error>;
 type Result<T> = std::result::Result<T, Error>;

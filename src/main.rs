@@ -16,10 +16,11 @@ use weir_catalog::{Error, Result};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Maps of keys and values are read at random: on pages of 2 MiB they miss the address cache far less. See `docs/performance.md`.
+/// Maps of keys and values are read at random: on pages of 2 MiB they miss the address cache far less. What is freed goes back to the system after half a
+/// second: by default it would be resident for ten. See `docs/performance.md`.
 // The symbol is a C string that jemalloc reads at its first use; a slice begins with the pointer to its bytes.
 #[unsafe(export_name = "_rjem_malloc_conf")]
-static MALLOC_CONF: &[u8] = b"thp:always\0";
+static MALLOC_CONF: &[u8] = b"thp:always,dirty_decay_ms:500,muzzy_decay_ms:0\0";
 
 /// Stateful stream processing with SQL.
 #[derive(Debug, Parser)]
