@@ -290,8 +290,14 @@ fn numbered(root: &Path, count: usize, each: usize, keys: usize) -> usize {
     count * each
 }
 
-/// Kills the server again and again while its sink writes; `look` sees the folder between the kills. Returns when the sink has finished.
-async fn kill_until_finished(server: &mut Server, test: &str, mut look: impl FnMut(&Session)) -> usize {
+/// How many checkpoints of sinks `root` shows.
+fn shown_checkpoints(root: &Path) -> usize {
+    let records = std::fs::read_dir(root.join(RECORDS)).into_iter().flatten().flatten();
+    records.filter(|record| record.path().extension().is_some_and(|extension| extension == "json")).count()
+}
+
+/// Kills the server again and again while its sink writes to `root`; `look` sees the folder between the kills. Returns when the sink has finished.
+async fn kill_until_finished(server: &mut Server, root: &Path, test: &str, mut look: impl FnMut(&Session)) -> usize {
     let mut random = run::random(test);
     let mut kills = 0;
     loop {
@@ -306,7 +312,16 @@ async fn kill_until_finished(server: &mut Server, test: &str, mut look: impl FnM
             look(&session);
             return kills;
         }
-        tokio::time::sleep(Duration::from_millis(40 + random.below(200))).await;
+        // Anywhere at all, and in turn soon after something has been shown, however slow the machine is.
+        if kills % 2 == 0 {
+            tokio::time::sleep(Duration::from_millis(40 + random.below(200))).await;
+        } else {
+            let (before, deadline) = (shown_checkpoints(root), Instant::now() + Duration::from_secs(10));
+            while shown_checkpoints(root) == before && Instant::now() < deadline {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            tokio::time::sleep(Duration::from_millis(random.below(20))).await;
+        }
         server.kill();
         kills += 1;
         let parallelism = [2, 3, 1, 4][kills % 4];
@@ -360,7 +375,7 @@ async fn a_copy_through_kills_shows_whole_checkpoints_and_each_row_once() {
         }
         seen.iter().flatten().filter(|seen| **seen).count()
     };
-    let kills = kill_until_finished(&mut server, "file to file", |_| {
+    let kills = kill_until_finished(&mut server, output.path(), "file to file", |_| {
         let count = check(output.path());
         seen_partly += usize::from(count > 0 && count < 2 * total);
     })
@@ -454,7 +469,7 @@ async fn changes_through_kills_are_whole_checkpoints_and_add_up_to_the_batch_ans
         }
         rows
     };
-    let kills = kill_until_finished(&mut server, "group by to files", |_| {}).await;
+    let kills = kill_until_finished(&mut server, &to("kinds"), "group by to files", |_| {}).await;
     let looks: Vec<usize> = looking.into_iter().map(Looking::end).collect();
     let session = server.connect().await;
     wait_finished(&session).await;

@@ -110,13 +110,13 @@ async fn whoever_waits_for_a_checkpoint_waits_no_longer_for_a_job_that_has_finis
     let weir = at_its_last_checkpoint(&dir, &[("checkpoint_interval", "0")], Effect::Hold).await;
     // It is asked for while the last one is under way, so it would be one after the last.
     let engine = weir.engine.clone();
-    let checkpoint = tokio::spawn(async move { engine.checkpoint().await });
     let barriers = weir.engine.board().read().barriers;
+    let checkpoint = tokio::spawn(async move { engine.checkpoint().await });
     eventually("the barrier of the checkpoint that is asked for", || weir.engine.board().read().barriers > barriers).await;
     weir.gate.remove("last");
     let done = tokio::time::timeout(crate::server::PATIENCE, checkpoint).await.expect("CHECKPOINT returns").unwrap();
     assert_eq!(done, Ok(()));
-    assert_eq!(weir.job("counted").state, JobState::Finished);
+    eventually("the end of the job", || weir.job("counted").state == JobState::Finished).await;
     tokio::time::timeout(crate::server::PATIENCE, weir.engine.shutdown()).await.expect("the engine stops");
 }
 
