@@ -20,5 +20,7 @@ pub mod types;
 pub use catalog::{Catalog, CatalogChange};
 pub use changelog::{ChangelogMode, RowKind};
 pub use error::{Error, Result, SqlState};
-pub use object::{Column, ConnectorTable, Job, JobKind, Object, ObjectId, OperatorDescriptor, StoredTable, View};
+pub use object::{
+    Column, ConnectorTable, Derivation, DerivedColumn, Job, JobKind, JobOrigin, Object, ObjectId, OperatorDescriptor, StoredTable, View,
+};
 pub use types::SqlType;

@@ -115,6 +115,9 @@ pub struct Job {
     pub operators: Vec<OperatorDescriptor>,
     /// The number of subtasks per operator.
     pub parallelism: usize,
+    /// The state that it began with; `None` where it began without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<JobOrigin>,
 }
 
 /// What becomes of a job's result.
@@ -139,6 +142,42 @@ pub struct OperatorDescriptor {
     pub key: Vec<(String, String)>,
     /// The state's value columns with their types, as text.
     pub value: Vec<(String, String)>,
+}
+
+/// What the rows of an operator are computed from: operators of two queries with the same derivation have, over the same rows, the same state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Derivation {
+    /// Which rows there are.
+    pub relation: String,
+    /// What tells them apart.
+    pub key: Vec<DerivedColumn>,
+    /// Its result's columns; without the key's, where it has groups.
+    pub columns: Vec<DerivedColumn>,
+    /// What each column of its input is, where it has groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<String>,
+}
+
+/// A column, and what its values are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DerivedColumn {
+    pub name: String,
+    pub text: String,
+    #[serde(rename = "type")]
+    pub type_name: String,
+}
+
+/// Where a job's state came from when it began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobOrigin {
+    /// The folder of the savepoint.
+    pub savepoint: String,
+    /// Uids in the savepoint, and what they are called in the job.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uids: Vec<(String, String)>,
+    /// State that no operator takes was left behind.
+    #[serde(default)]
+    pub allow_non_restored_state: bool,
 }
 
 /// Anything that has a name.

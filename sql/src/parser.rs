@@ -21,6 +21,7 @@ mod command;
 mod create;
 mod dml;
 mod query;
+mod savepoint;
 mod script;
 #[cfg(test)]
 mod tests;

@@ -45,12 +45,15 @@ pub enum Statement {
         name: String,
         if_not_exists: bool,
         columns: Vec<String>,
+        /// The state that it begins with.
+        origin: Option<FromSavepoint>,
         query: Box<ast::Query>,
         query_text: String,
     },
     CreateSink {
         name: String,
         if_not_exists: bool,
+        origin: Option<FromSavepoint>,
         options: BTreeMap<String, String>,
         query: Box<ast::Query>,
         query_text: String,
@@ -109,8 +112,53 @@ pub enum Statement {
     Checkpoint,
     /// `ALTER JOB | MATERIALIZED VIEW | SINK name RESUME`.
     Resume(String),
+    /// `CREATE SAVEPOINT name FOR job [AT 'folder']`.
+    CreateSavepoint {
+        name: String,
+        job: String,
+        location: Option<String>,
+    },
+    /// `DESCRIBE SAVEPOINT name | 'folder'`.
+    DescribeSavepoint(SavepointSource),
+    /// `DROP SAVEPOINT name, ...`.
+    DropSavepoint {
+        names: Vec<String>,
+        if_exists: bool,
+    },
+    /// `ALTER JOB | MATERIALIZED VIEW | SINK job STOP WITH SAVEPOINT name [AT 'folder']`.
+    StopWithSavepoint {
+        job: String,
+        name: String,
+        location: Option<String>,
+    },
+    /// `ALTER MATERIALIZED VIEW name [ALLOW NON RESTORED STATE] AS query`; behind EXPLAIN also `UPGRADE name AS query`.
+    AlterMaterializedView {
+        name: String,
+        query: Box<ast::Query>,
+        query_text: String,
+        allow_non_restored_state: bool,
+    },
     /// Statements that drivers send and that change nothing here, e.g. `DISCARD ALL`, `DEALLOCATE`.
     NoOp(&'static str),
+}
+
+/// `FROM SAVEPOINT ...`: the state that a job begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FromSavepoint {
+    pub source: SavepointSource,
+    /// What operators were called, and what they are called now.
+    pub uids: Vec<(String, String)>,
+    /// State that no operator takes is left behind.
+    pub allow_non_restored_state: bool,
+}
+
+/// Where a savepoint is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SavepointSource {
+    /// One of this data folder.
+    Name(String),
+    /// The folder that it was written to, by whomever.
+    Location(String),
 }
 
 /// What `SHOW` can list.
@@ -123,6 +171,7 @@ pub enum ShowKind {
     MaterializedViews,
     Sinks,
     Sources,
+    Savepoints,
 }
 
 /// What a `DROP` may name.

@@ -1,14 +1,13 @@
 //! Checkpoint metadata.
 //!
-//! On disk: one line `weir-checkpoint <format> <checksum, 16 hex digits>`, then JSON. The checksum is XXH3-64 of the format number, as decimal digits,
-//! and the JSON. This line stands in every format, so that a newer one is told from a damaged one.
+//! On disk: as `metadata` has it, under the name `weir-checkpoint`.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use weir_catalog::{Error, ObjectId, Result, SqlState};
-use xxhash_rust::xxh3::Xxh3;
 
+use super::metadata;
 use crate::sinks::commit::PendingCommit;
 use crate::sources::SplitState;
 use crate::state::{StateBackendKind, StateDescriptor, StateSize};
@@ -21,13 +20,6 @@ pub const FORMAT: u32 = 1;
 pub const PART_FORMAT: u32 = 1;
 
 const MAGIC: &str = "weir-checkpoint";
-
-fn checksum_of(format: u32, json: &[u8]) -> u64 {
-    let mut hasher = Xxh3::new();
-    hasher.update(format.to_string().as_bytes());
-    hasher.update(json);
-    hasher.digest()
-}
 
 /// A file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,32 +140,12 @@ pub struct Manifest {
 impl Manifest {
     /// Its durable form.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let json = serde_json::to_vec(self).map_err(|e| Error::internal(format!("could not encode checkpoint metadata: {e}")))?;
-        let mut bytes = format!("{MAGIC} {FORMAT} {:016x}\n", checksum_of(FORMAT, &json)).into_bytes();
-        bytes.extend_from_slice(&json);
-        Ok(bytes)
+        metadata::encode(MAGIC, FORMAT, self)
     }
 
     /// The manifest that the file `name` holds. Errors with `XX001` where the bytes are not what was written, `0A000` where a newer version wrote them.
     pub fn decode(name: &str, bytes: &[u8]) -> Result<Manifest> {
-        let broken = |what: &str| Error::corrupted(format!("checkpoint metadata \"{name}\" {what}"));
-        let end = bytes.iter().position(|byte| *byte == b'\n').ok_or_else(|| broken("has no header"))?;
-        let header = std::str::from_utf8(&bytes[..end]).map_err(|_| broken("has no header"))?;
-        let json = &bytes[end + 1..];
-        let mut words = header.split(' ');
-        let (magic, format, checksum) = (words.next(), words.next(), words.next());
-        if magic != Some(MAGIC) || words.next().is_some() {
-            return Err(broken("has no header"));
-        }
-        let format: u32 = format.and_then(|format| format.parse().ok()).ok_or_else(|| broken("has no format number"))?;
-        if checksum != Some(format!("{:016x}", checksum_of(format, json)).as_str()) {
-            return Err(broken("does not match its checksum"));
-        }
-        match format {
-            FORMAT => serde_json::from_slice(json).map_err(|e| broken(&format!("can't be read: {e}"))),
-            0 => Err(broken("has format 0, which there never was")),
-            _ => Err(Error::newer_format(format_args!("checkpoint metadata \"{name}\""), format, FORMAT)),
-        }
+        metadata::decode(MAGIC, FORMAT, &format!("checkpoint metadata \"{name}\""), bytes)
     }
 
     /// The commit behind which a start from this manifest reads the engine log: of the stored tables and of every job that `exists`. What comes up to it
@@ -218,10 +190,10 @@ mod tests {
     #[test]
     fn a_newer_format_is_told_from_a_damaged_one() {
         let header = |checksum| format!("weir-checkpoint 2 {checksum:016x}\n{{}}");
-        let error = Manifest::decode("m", header(checksum_of(2, b"{}")).as_bytes()).unwrap_err();
+        let error = Manifest::decode("m", header(metadata::checksum_of(2, b"{}")).as_bytes()).unwrap_err();
         assert_eq!(error.code().as_str(), "0A000");
         assert_eq!(error.message(), "checkpoint metadata \"m\" has format 2, newer than this weir's 1");
-        assert_eq!(Manifest::decode("m", header(checksum_of(1, b"{}")).as_bytes()).unwrap_err().code().as_str(), "XX001");
+        assert_eq!(Manifest::decode("m", header(metadata::checksum_of(1, b"{}")).as_bytes()).unwrap_err().code().as_str(), "XX001");
     }
 
     #[test]

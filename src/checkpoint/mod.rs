@@ -9,10 +9,13 @@
 //! manifest that holds it was renamed into place and its folder synced.
 
 pub mod manifest;
+mod metadata;
+pub mod savepoint;
 pub mod snapshot;
 pub mod store;
 #[cfg(test)]
 mod tests;
 
 pub use manifest::{FileHandle, JobCheckpoint, Manifest, OperatorCheckpoint, Part, TablesCheckpoint};
-pub use store::CheckpointStore;
+pub use savepoint::Savepoint;
+pub use store::{CheckpointStore, Pin};

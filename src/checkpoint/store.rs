@@ -7,6 +7,7 @@
 
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
@@ -35,6 +36,30 @@ pub struct CheckpointStore {
     last_number: AtomicU64,
     /// Numbers of manifests that are not to be started from any more and may still be there: they go when the next one is durable.
     abandoned: Mutex<Vec<u64>>,
+    /// Files that somebody is about to link to, and how many are.
+    pinned: Mutex<HashMap<String, usize>>,
+}
+
+/// Files that stay in a store until this is dropped.
+#[derive(Debug)]
+pub struct Pin {
+    store: Arc<CheckpointStore>,
+    names: Vec<String>,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut pinned = self.store.pinned.lock();
+        for name in &self.names {
+            let left = pinned.get_mut(name).map_or(0, |count| {
+                *count -= 1;
+                *count
+            });
+            if left == 0 {
+                pinned.remove(name);
+            }
+        }
+    }
 }
 
 /// A file in the store, and the newest checkpoint that used it.
@@ -118,6 +143,7 @@ impl CheckpointStore {
             removed: Condvar::new(),
             last_number: AtomicU64::new(last_number),
             abandoned: Mutex::new(abandoned),
+            pinned: Mutex::default(),
         };
         Ok((store, manifests))
     }
@@ -226,9 +252,13 @@ impl CheckpointStore {
         let lost = planted.and_then(|manifest| manifest.files().next()).map(|file| file.name.as_str());
         let unused: Vec<String> = {
             let mut known = self.known.lock();
+            let pinned = self.pinned.lock();
             let unused: Vec<String> = known
                 .iter()
-                .filter(|(name, known)| (!under_way(known.used_by) && !named.contains(name.as_str())) || lost == Some(name.as_str()))
+                .filter(|(name, known)| {
+                    let needed = under_way(known.used_by) || named.contains(name.as_str()) || pinned.contains_key(name.as_str());
+                    !needed || lost == Some(name.as_str())
+                })
                 .map(|(name, _)| name.clone())
                 .collect();
             let mut removing = self.removing.lock();
@@ -247,6 +277,21 @@ impl CheckpointStore {
             result = result.and(removed);
         }
         result
+    }
+
+    /// Keeps files until the pin is dropped, whatever is retired. They must be of a durable manifest that is retained now.
+    pub fn pin<'a>(self: &Arc<Self>, files: impl Iterator<Item = &'a FileHandle>) -> Pin {
+        let names: Vec<String> = files.map(|file| file.name.clone()).collect();
+        let mut pinned = self.pinned.lock();
+        for name in &names {
+            *pinned.entry(name.clone()).or_default() += 1;
+        }
+        Pin { store: self.clone(), names }
+    }
+
+    /// Makes `target`, outside the store, another name of a file, or a copy. Of it nothing is durable.
+    pub fn link(&self, file: &FileHandle, target: &Path) -> Result<()> {
+        self.files.hard_link(&self.path(&file.name), target)
     }
 
     /// Brings the files of `part` into the new folder `into` under their local names, after checking length and content of each. Errors with `XX001` naming

@@ -6,15 +6,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use weir_catalog::{Catalog, ChangelogMode, ConnectorTable, Error, Job, JobKind, Object, ObjectId, Result};
+use weir_catalog::{Catalog, ConnectorTable, Error, Job, JobKind, Object, ObjectId, Result};
 use weir_sql::graph::{Distribution, Node, NodeId, NodeOp, StreamGraph};
 
+use super::difference::{SavedTable, SavedView, check_columns, saved_layout};
 use super::settings::StateBackendKind;
+use super::upgrade::{SavepointStart, aggregate_spec};
 use super::view::ViewHandle;
 use crate::checkpoint::snapshot::{LastStored, SnapshotTaker, SnapshotTarget};
-use crate::checkpoint::{CheckpointStore, FileHandle, JobCheckpoint, Part};
+use crate::checkpoint::{CheckpointStore, FileHandle, JobCheckpoint, Part, savepoint};
 use crate::operators::Operator;
-use crate::operators::aggregate::{Aggregate, AggregateSpec};
+use crate::operators::aggregate::Aggregate;
 use crate::operators::calc::Calc;
 use crate::operators::materialize::{Materialize, RowLayout};
 use crate::runtime::chain::{Chain, ChainedOperator};
@@ -80,11 +82,25 @@ impl BuildContext {
     ///
     /// Errors: `XX001` where a file is damaged or missing; what [`Part::check`] says.
     pub fn open_backend(&self, dir: &Path, parts: &[&Part], range: KeyGroupRange) -> Result<Box<dyn StateBackend>> {
+        self.open_backend_of(dir, parts, range, None)
+    }
+
+    /// As [`BuildContext::open_backend`], with parts of the savepoint in the folder `savepoint` where that is given.
+    fn open_backend_of(
+        &self,
+        dir: &Path,
+        parts: &[&Part],
+        range: KeyGroupRange,
+        savepoint: Option<&Path>,
+    ) -> Result<Box<dyn StateBackend>> {
         let mut fetched = Vec::with_capacity(parts.len());
         for (at, part) in parts.iter().enumerate() {
             part.check(self.state_backend)?;
             let into = dir.with_added_extension(format!("part{at}"));
-            self.store.fetch(part, &into)?;
+            match savepoint {
+                Some(folder) => savepoint::fetch(&self.files, folder, part, &into)?,
+                None => self.store.fetch(part, &into)?,
+            }
             fetched.push(RestorePart { dir: into, range: part.range });
         }
         let backend: Box<dyn StateBackend> = match self.state_backend {
@@ -131,8 +147,19 @@ pub struct BuiltSubtask {
 /// Where a subtask's rows come from; the manager connects it when it starts the job.
 pub enum HeadPlan {
     Connector(Box<dyn Source>),
-    Table { table: ObjectId, projection: Vec<usize> },
-    View { view: ObjectId, projection: Vec<usize>, inbox: Inbox, sender: EdgeSender },
+    /// With `since`, not all rows but what has changed of them.
+    Table {
+        table: ObjectId,
+        projection: Vec<usize>,
+        since: Option<SavedTable>,
+    },
+    View {
+        view: ObjectId,
+        projection: Vec<usize>,
+        since: Option<SavedView>,
+        inbox: Inbox,
+        sender: EdgeSender,
+    },
     Inputs(Inbox),
 }
 
@@ -141,7 +168,8 @@ struct ChainPlan {
     parallelism: usize,
 }
 
-/// Builds the subtasks of `job`, with the state of `restore` where that is given. Waits for disk: not for a worker thread.
+/// Builds the subtasks of `job`, with the state of its checkpoint `restore`, or of `start` where it begins with that. Waits for disk: not for a worker
+/// thread.
 pub fn build(
     context: &BuildContext,
     catalog: &Catalog,
@@ -150,8 +178,11 @@ pub fn build(
     parallelism: usize,
     views: &HashMap<ObjectId, Arc<ViewHandle>>,
     restore: Option<&JobCheckpoint>,
+    start: Option<&SavepointStart>,
     run: u64,
 ) -> Result<BuiltJob> {
+    let own_restore = restore;
+    let restore = restore.or(start.map(|start| &start.checkpoint));
     let path = context.scratch.join(format!("{}-{run}", job.id));
     let folder = ScratchFolder::create(context.files.clone(), context.spawner.clone(), path)?;
     let node_parallelism = parallelisms(graph, parallelism, views)?;
@@ -225,7 +256,7 @@ pub fn build(
     let write_run = context.random.lock().next_u64();
     for (at, (chain, (inboxes, edges))) in chains.iter().zip(inboxes.into_iter().zip(edges)).enumerate() {
         let root = chain.nodes.last() == Some(&graph.root().id);
-        let ends = Ends { context, catalog, job, restore, write_run, parallelism: chain.parallelism };
+        let ends = Ends { context, catalog, job, restore, own_restore, write_run, parallelism: chain.parallelism };
         let mut sources = ends.sources(&graph.nodes[chain.nodes[0]])?.into_iter();
         let mut sinks = if root { ends.sinks(graph.root())?.into_iter() } else { Vec::new().into_iter() };
         if root {
@@ -238,6 +269,7 @@ pub fn build(
                 job,
                 graph,
                 restore,
+                start: start.filter(|_| own_restore.is_none()),
                 folder: &folder,
                 parallelism: chain.parallelism,
                 subtask,
@@ -353,6 +385,8 @@ struct Ends<'a> {
     catalog: &'a Catalog,
     job: &'a Job,
     restore: Option<&'a JobCheckpoint>,
+    /// The job's own checkpoint: what it has written outside stands in there alone.
+    own_restore: Option<&'a JobCheckpoint>,
     write_run: u64,
     parallelism: usize,
 }
@@ -419,7 +453,7 @@ impl Ends<'_> {
             engine: self.context.engine,
             run: self.write_run,
             restored: self
-                .restore
+                .own_restore
                 .map(|restore| RestoredSink { barrier: restore.barrier, commits: self.restored_commits(&sink_uid(self.job)) }),
         })
     }
@@ -445,6 +479,8 @@ struct SubtaskMaker<'a> {
     job: &'a Job,
     graph: &'a StreamGraph,
     restore: Option<&'a JobCheckpoint>,
+    /// The savepoint that it begins with; then `restore` is what it takes over.
+    start: Option<&'a SavepointStart>,
     folder: &'a Arc<ScratchFolder>,
     parallelism: usize,
     subtask: usize,
@@ -472,14 +508,16 @@ impl SubtaskMaker<'_> {
             NodeOp::TableScan { table, projection } => {
                 *bounded = false;
                 self.describe(node, "table scan");
-                Ok(HeadPlan::Table { table: *table, projection: projection.clone() })
+                let since = self.saved_table(node.id, *table)?;
+                Ok(HeadPlan::Table { table: *table, projection: projection.clone(), since })
             }
             NodeOp::ViewScan { view, projection } => {
                 *bounded = false;
                 self.describe(node, "view scan");
                 let (inbox, mut senders) = crate::runtime::inbox::inbox(1, &self.context.memory);
                 let sender = senders.pop().ok_or_else(|| Error::internal("an inbox has no input"))?;
-                Ok(HeadPlan::View { view: *view, projection: projection.clone(), inbox, sender })
+                let since = self.saved_view(node.id, *view)?;
+                Ok(HeadPlan::View { view: *view, projection: projection.clone(), since, inbox, sender })
             }
             NodeOp::ConnectorScan { table, .. } => {
                 let uid = self.uid(node)?;
@@ -513,7 +551,9 @@ impl SubtaskMaker<'_> {
             && let Some(target) = self.targets.last_mut().filter(|target| target.at == self.operators.len())
         {
             target.states = stateful.states();
-            if let Some(stored) = self.restore.and_then(|restore| restore.operators.get(&target.uid)) {
+            let converted = self.start.and_then(|start| start.plan.kept.get(&target.uid)).is_some_and(|kept| kept.conversion.is_some());
+            let stored = self.restore.and_then(|restore| restore.operators.get(&target.uid));
+            if let Some(stored) = stored.filter(|_| !converted) {
                 StateDescriptor::check(&target.uid, &stored.states, &target.states)?;
             }
         }
@@ -530,25 +570,21 @@ impl SubtaskMaker<'_> {
                 let calc = Calc::new(input, filter.as_ref(), projection, node.schema.clone())?;
                 self.push(node, "calc", Box::new(calc))?;
             }
-            NodeOp::Aggregate { group_columns, calls, global } => {
+            NodeOp::Aggregate { .. } => {
                 let range = KeyGroupRange::of_subtask(self.subtask, self.parallelism);
                 let backend = self.backend(node, range)?;
-                let input = &self.graph.nodes[node.inputs[0].from];
-                let spec = AggregateSpec {
-                    input: input.schema.clone(),
-                    output: node.schema.clone(),
-                    group_columns: *group_columns,
-                    calls: calls.clone(),
-                    global: *global,
-                    append_only_input: input.changelog == ChangelogMode::Append,
-                };
-                let aggregate = Aggregate::new(spec, backend, range)?;
+                let spec = aggregate_spec(self.graph, node).ok_or_else(|| Error::internal("an aggregate has no input"))?;
+                let mut aggregate = Aggregate::new(spec, backend, range)?;
+                if self.start.is_some_and(|start| start.plan.resent.contains(&node.id)) {
+                    aggregate.send_all_first();
+                }
                 self.push(node, "aggregate", Box::new(aggregate))?;
             }
             NodeOp::Materialize => {
                 let range = KeyGroupRange::of_subtask(self.subtask, self.parallelism);
                 let context = self.context;
                 let backend = self.backend(node, range)?;
+                // What it begins with has a barrier of a former life: 0 stands in for it.
                 let base = self.restore.map_or(0, |restore| restore.barrier);
                 let (store, versions) = VersionedStore::new(backend, base)?;
                 let layout = Arc::new(RowLayout::new(node.schema.clone(), node.upsert_key.clone())?);
@@ -574,8 +610,13 @@ impl SubtaskMaker<'_> {
             .and_then(|restore| restore.operators.get(&uid))
             .map(|operator| operator.parts.iter().filter(|part| part.range.overlaps(&range)).collect())
             .unwrap_or_default();
-        let backend = context.open_backend(&dir, &stored, range)?;
+        let backend = match self.start {
+            None => context.open_backend(&dir, &stored, range)?,
+            Some(start) => self.saved_backend(start, &uid, &dir, &stored, range)?,
+        };
         let backend = Box::new(ScratchBackend::new(backend, self.folder.clone()));
+        // Of a savepoint the store has nothing.
+        let stored = if self.start.is_some() { Vec::new() } else { stored };
         let inherited: HashMap<String, FileHandle> = match stored.as_slice() {
             [part] => {
                 part.files.iter().filter(|file| file.local.ends_with(".sst")).map(|file| (file.local.clone(), file.clone())).collect()
@@ -596,5 +637,69 @@ impl SubtaskMaker<'_> {
             inherited: Arc::new(inherited),
         });
         Ok(backend)
+    }
+
+    /// A backend with the state that a savepoint has of an operator, converted where need be.
+    fn saved_backend(
+        &self,
+        start: &SavepointStart,
+        uid: &str,
+        dir: &Path,
+        parts: &[&Part],
+        range: KeyGroupRange,
+    ) -> Result<Box<dyn StateBackend>> {
+        let context = self.context;
+        let conversion = start.plan.kept.get(uid).and_then(|kept| kept.conversion.as_ref());
+        let Some(conversion) = conversion else { return context.open_backend_of(dir, parts, range, Some(&start.folder)) };
+        let former = dir.with_added_extension("former");
+        let mut backend = context.open_backend(dir, &[], range)?;
+        {
+            let from = context.open_backend_of(&former, parts, range, Some(&start.folder))?;
+            conversion.run(from.snapshot()?.as_ref(), range, backend.as_mut())?;
+        }
+        context.files.remove_dir(&former)?;
+        Ok(backend)
+    }
+
+    /// What the savepoint that the job begins with has of a stored table that `node` scans; `None` where all rows are read.
+    fn saved_table(&self, node: NodeId, table: ObjectId) -> Result<Option<SavedTable>> {
+        let Some(start) = self.start.filter(|start| start.plan.since.contains(&node)) else { return Ok(None) };
+        let name = self.catalog.get_id(table).map_or_else(String::new, |object| object.name().to_string());
+        let saved = start.saved.inputs.iter().find_map(|input| match &input.object {
+            Object::StoredTable(table) if table.name == name => Some(table.clone()),
+            _ => None,
+        });
+        let (Some(saved), Some(tables)) = (saved, &start.saved.tables) else {
+            return Err(Error::internal(format!("the savepoint has no rows of table \"{name}\"")));
+        };
+        let dir = self.folder.path().join(format!("saved-{node}"));
+        let backend = self.context.open_backend_of(&dir, &[&tables.part], KeyGroupRange::ALL, Some(&start.folder))?;
+        let backend = ScratchBackend::new(backend, self.folder.clone());
+        Ok(Some(SavedTable { rows: backend.snapshot()?, table: saved, own: start.saved.engine == self.context.engine }))
+    }
+
+    /// What the savepoint that the job begins with has of a view that `node` scans, of this subtask's key groups.
+    fn saved_view(&self, node: NodeId, view: ObjectId) -> Result<Option<SavedView>> {
+        let Some(start) = self.start.filter(|start| start.plan.since.contains(&node)) else { return Ok(None) };
+        let Some(Object::Job(present)) = self.catalog.get_id(view).map(AsRef::as_ref) else {
+            return Err(Error::internal(format!("view {view} does not exist")));
+        };
+        let saved = start.saved.inputs.iter().find_map(|input| match (&input.object, &input.rows) {
+            (Object::Job(job), Some(rows)) if job.name == present.name => Some((job, rows)),
+            _ => None,
+        });
+        let Some((job, rows)) = saved else {
+            return Err(Error::internal(format!("the savepoint has no rows of view \"{}\"", present.name)));
+        };
+        check_columns(&present.name, &job.columns, &present.columns)?;
+        let JobKind::MaterializedView { key, .. } = &job.kind else {
+            return Err(Error::internal(format!("\"{}\" was no view", present.name)));
+        };
+        let range = KeyGroupRange::of_subtask(self.subtask, self.parallelism);
+        let parts: Vec<&Part> = rows.parts.iter().filter(|part| part.range.overlaps(&range)).collect();
+        let dir = self.folder.path().join(format!("saved-{node}-{}", self.subtask));
+        let backend = self.context.open_backend_of(&dir, &parts, range, Some(&start.folder))?;
+        let backend = ScratchBackend::new(backend, self.folder.clone());
+        Ok(Some(SavedView { rows: backend.snapshot()?, layout: saved_layout(&job.columns, key.clone())? }))
     }
 }

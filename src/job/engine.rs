@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
-use weir_catalog::{Catalog, Error, Job, JobKind, Object, ObjectId, Result, SqlState};
+use weir_catalog::{Catalog, CatalogChange, Error, Job, JobKind, Object, ObjectId, Result, SqlState};
 use weir_sql::graph::StreamGraph;
 
 use super::build::BuildContext;
@@ -14,9 +14,11 @@ use super::identity;
 use super::manager::{Event, Manager, ManagerContext};
 use super::numbers::BarrierNumbers;
 use super::plan::plan_job;
+use super::savepoints::UPGRADE_PREFIX;
 use super::settings::Settings;
 use super::status::{JobState, StatusBoard, stopped_input};
 use super::view::{Published, ViewHandle};
+use crate::checkpoint::savepoint::Savepoints;
 use crate::checkpoint::{CheckpointStore, Manifest, Part};
 use crate::log::{EngineLog, LogSettings, Recovered, Tables, TablesSettings, TablesSnapshot, Transaction};
 use crate::seams::clock::Clock;
@@ -38,6 +40,11 @@ pub const STACK_BYTES: usize = 256 << 20;
 const WRITE_BUFFER_SHARE: usize = 16;
 /// The stored tables' changes that are not in their base may hold this part of the memory: one in so many.
 const UNFOLDED_SHARE: usize = 16;
+/// What transactions hold of what they have written is at most one in so many of the memory: a commit has it up to four times for a moment, as it was
+/// written, as a batch, as a record, and for the rows of its table.
+const UNCOMMITTED_SHARE: usize = 5;
+/// What the log holds of recent commits for its readers is at most one in so many of the memory.
+const TAIL_SHARE: usize = 16;
 /// The folder below the data folder that keeps records which could not be read.
 const DEAD_LETTERS: &str = "bad";
 
@@ -71,7 +78,11 @@ pub struct Engine {
     board: Arc<RwLock<StatusBoard>>,
     manager: mpsc::UnboundedSender<Event>,
     memory: Arc<MemoryPool>,
-    files: FilesRef,
+    pub(super) files: FilesRef,
+    pub(super) store: Arc<CheckpointStore>,
+    pub(super) savepoints: Savepoints,
+    /// Tells what this data folder writes from what others do.
+    pub(super) engine_id: u64,
     /// Commits that change the catalog follow one another, each with what it starts and stops.
     ddl: tokio::sync::Mutex<()>,
     /// Where subtasks run; gone after the shutdown.
@@ -141,7 +152,9 @@ impl Engine {
 
         let (store, manifests) = CheckpointStore::open(files.clone(), &dir.join("checkpoints"), settings.from_checkpoint)?;
         let store = Arc::new(store);
-        let log_settings = LogSettings { limit_bytes: settings.log_limit as u64, ..LogSettings::default() };
+        let defaults = LogSettings::default();
+        let tail_bytes = defaults.tail_bytes.min((settings.memory / TAIL_SHARE) as u64);
+        let log_settings = LogSettings { limit_bytes: settings.log_limit as u64, tail_bytes, ..defaults };
         let (log, recovered) = EngineLog::open(files.clone(), &dir, log_settings)?;
         if recovered.cut_bytes > 0 {
             tracing::info!(bytes = recovered.cut_bytes, "cut what a power loss tore at the end of the engine log");
@@ -165,8 +178,11 @@ impl Engine {
         let tables = open_tables(&build, &log, &recovered, &newest, settings.max_row_bytes)?;
         let numbers = BarrierNumbers::open(files.clone(), &dir, clock.now_us())?;
 
+        drop_unfinished_upgrades(&tables)?;
         let catalog = log.catalog();
         dead_letters::remove_dropped(&files, &dir.join(DEAD_LETTERS), &catalog)?;
+        let savepoints = super::savepoints::open(&files, &dir)?;
+        let engine_id = build.engine;
         let settings = Arc::new(RwLock::new(settings));
         let views = Arc::new(RwLock::new(HashMap::default()));
         let board = Arc::new(RwLock::new(StatusBoard::default()));
@@ -204,6 +220,9 @@ impl Engine {
             manager: sender,
             memory,
             files,
+            store,
+            savepoints,
+            engine_id,
             ddl: tokio::sync::Mutex::new(()),
             runtime: parking_lot::Mutex::new(Some(runtime)),
             _lock: lock,
@@ -263,7 +282,7 @@ impl Engine {
         self.log.end()
     }
 
-    fn tell(&self, event: Event) -> Result<()> {
+    pub(super) fn tell(&self, event: Event) -> Result<()> {
         self.manager.send(event).map_err(|_| shutting_down())
     }
 
@@ -375,7 +394,7 @@ impl Engine {
                     .iter()
                     .zip(&readable)
                     .min_by_key(|(_, readable)| readable.last().map_or(0, |last| last.barrier))
-                    .map_or("", |(handle, _)| handle.name.as_str());
+                    .map_or_else(String::new, |(handle, _)| handle.name());
                 return Err(Error::new(SqlState::QUERY_CANCELED, format!("canceling statement: view \"{laggard}\" has not caught up"))
                     .with_detail(format!("The statement waited for {} s.", timeout.as_secs_f64())));
             }
@@ -437,7 +456,14 @@ impl Engine {
     /// Returns when a checkpoint that covers everything committed before the call is complete.
     pub async fn checkpoint(&self) -> Result<()> {
         let (done, told) = oneshot::channel();
-        self.tell(Event::Checkpoint { done })?;
+        self.tell(Event::Checkpoint { of: None, done })?;
+        told.await.map_err(|_| shutting_down())?
+    }
+
+    /// Returns when a checkpoint of `job`, and of the jobs that form a group with it, is complete.
+    pub async fn checkpoint_of(&self, job: ObjectId) -> Result<()> {
+        let (done, told) = oneshot::channel();
+        self.tell(Event::Checkpoint { of: Some(job), done })?;
         told.await.map_err(|_| shutting_down())?
     }
 
@@ -495,7 +521,7 @@ impl Drop for Engine {
     }
 }
 
-fn shutting_down() -> Error {
+pub(super) fn shutting_down() -> Error {
     Error::new(SqlState::ADMIN_SHUTDOWN, "the server is shutting down")
 }
 
@@ -512,6 +538,21 @@ fn lock_folder(dir: &Path) -> Result<std::fs::File> {
         )),
         Err(std::fs::TryLockError::Error(e)) => Err(failed(&e)),
     }
+}
+
+/// Drops views that were to take the place of others and had not yet when the process ended.
+fn drop_unfinished_upgrades(tables: &Arc<Tables>) -> Result<()> {
+    let catalog = tables.catalog();
+    let is_left = |object: &&Arc<Object>| matches!(object.as_ref(), Object::Job(job) if job.name.starts_with(UPGRADE_PREFIX));
+    let left: Vec<ObjectId> = catalog.objects().filter(is_left).map(|object| object.id()).collect();
+    if left.is_empty() {
+        return Ok(());
+    }
+    let mut transaction = tables.begin()?;
+    for id in left {
+        transaction.change_catalog(CatalogChange::Drop(id))?;
+    }
+    transaction.submit()?.map_or(Ok(()), |pending| pending.wait().map(|_| ()))
 }
 
 /// The format of the data folder as a whole.
@@ -549,7 +590,9 @@ fn open_tables(
     let backend = build.open_backend(&build.scratch.join("tables"), &parts, KeyGroupRange::ALL)?;
     let defaults = TablesSettings::default();
     let max_unfolded_bytes = defaults.max_unfolded_bytes.min((build.memory.limit() / UNFOLDED_SHARE) as u64);
-    let tables = Tables::open(log.clone(), recovered, backend, base, TablesSettings { max_row_bytes, max_unfolded_bytes, ..defaults })?;
-    tables.count_memory(build.memory.charge());
+    let max_uncommitted_bytes = (build.memory.limit() / UNCOMMITTED_SHARE).max(2 * max_row_bytes);
+    let settings = TablesSettings { max_row_bytes, max_unfolded_bytes, max_uncommitted_bytes, ..defaults };
+    let tables = Tables::open(log.clone(), recovered, backend, base, settings)?;
+    tables.count_memory(build.memory.charge(), build.memory.charge());
     Ok(tables)
 }

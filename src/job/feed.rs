@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use weir_catalog::{Catalog, Error, Object, ObjectId, Result};
 
+use super::difference::{SavedTable, TableDifference};
+
 use crate::log::{ScanOptions, TableReader, TableScan, Tables};
 use crate::runtime::subtask::Feed;
 use crate::seams::faults::{self, Fault};
@@ -12,20 +14,36 @@ use crate::stream::{Batch, CommitSeq};
 
 /// Reads one stored table for one job. The log is kept from its place on for as long as it lives.
 pub struct TableFeed {
-    rows: Option<TableScan>,
+    rows: Option<Rows>,
     changes: TableReader,
     ready: VecDeque<Batch>,
 }
 
+/// What comes before the changes.
+enum Rows {
+    All(TableScan),
+    Since(Box<TableDifference>),
+}
+
+/// What a job reads of a table before its changes.
+pub enum Backfill {
+    /// Nothing: it has read that before.
+    None,
+    /// All rows.
+    All,
+    /// What has changed since a savepoint.
+    Since(SavedTable),
+}
+
 impl TableFeed {
-    /// Reads on behind the commit `from`; with `backfill`, first the rows as of it.
+    /// Reads on behind the commit `from`; before that what `backfill` says, as of it.
     pub fn open(
         tables: &Arc<Tables>,
         catalog: &Catalog,
         table: ObjectId,
         projection: Vec<usize>,
         from: CommitSeq,
-        backfill: bool,
+        backfill: &Backfill,
     ) -> Result<TableFeed> {
         let object = catalog.get_id(table).ok_or_else(|| Error::internal(format!("table {table} does not exist")))?;
         let Object::StoredTable(definition) = object.as_ref() else {
@@ -33,23 +51,33 @@ impl TableFeed {
         };
         // The reader first: it pins the log before anyone may cut it.
         let mut changes = tables.reader(table, projection.clone(), from)?;
-        if faults::is_planted(Fault::JobReplaySkipsCommit) && !backfill && from < tables.log().end() {
+        if faults::is_planted(Fault::JobReplaySkipsCommit) && matches!(backfill, Backfill::None) && from < tables.log().end() {
             changes.changes_through(from + 1, &mut |_| Ok(()))?;
         }
-        let rows = if backfill {
-            let options = ScanOptions { projection: Some(projection), row_key: false, ..ScanOptions::default() };
-            Some(tables.snapshot(from)?.scan(definition, options)?)
-        } else {
-            None
+        let rows = match backfill {
+            Backfill::None => None,
+            Backfill::All => {
+                let options = ScanOptions { projection: Some(projection), row_key: false, ..ScanOptions::default() };
+                Some(Rows::All(tables.snapshot(from)?.scan(definition, options)?))
+            }
+            Backfill::Since(saved) => {
+                let difference = TableDifference::new(saved, definition, &tables.snapshot(from)?, projection)?;
+                Some(Rows::Since(Box::new(difference)))
+            }
         };
         Ok(TableFeed { rows, changes, ready: VecDeque::new() })
     }
 }
 
 impl Feed for TableFeed {
-    fn next_backfill(&mut self, _max_rows: usize) -> Result<Option<Batch>> {
-        match self.rows.as_mut().and_then(Iterator::next) {
-            Some(rows) => rows.map(|rows| Some(Batch::insert(rows))),
+    fn next_backfill(&mut self, max_rows: usize) -> Result<Option<Batch>> {
+        let next = match &mut self.rows {
+            None => None,
+            Some(Rows::All(rows)) => rows.next().transpose()?.map(Batch::insert),
+            Some(Rows::Since(difference)) => difference.next_batch(max_rows)?,
+        };
+        match next {
+            Some(batch) => Ok(Some(batch)),
             None => {
                 self.rows = None;
                 if faults::is_planted(Fault::TableBackfillMissesChanges) {

@@ -33,7 +33,7 @@ use super::settings::Settings;
 use super::status::{JobState, JobStatus, StatusBoard};
 use super::view::ViewHandle;
 use crate::checkpoint::snapshot::SnapshotCost;
-use crate::checkpoint::{Manifest, TablesCheckpoint};
+use crate::checkpoint::{JobCheckpoint, Manifest, Pin, TablesCheckpoint};
 use crate::log::{EngineLog, Tables};
 use crate::runtime::exchange::is_receiver_gone;
 use crate::runtime::subtask::SubtaskEvent;
@@ -78,9 +78,21 @@ pub enum Event {
     Flush {
         done: oneshot::Sender<Result<()>>,
     },
-    /// Told when a checkpoint that covers what is committed now is complete.
+    /// Told when a checkpoint that covers what is committed now is complete: of everything, or of one job's group and the stored tables.
     Checkpoint {
+        of: Option<ObjectId>,
         done: oneshot::Sender<Result<()>>,
+    },
+    /// Asks for the newest durable checkpoint of a job with all that a savepoint needs of it; with `stop`, of a job that then does nothing any more until it is
+    /// restarted or dropped. `None`: it is about to have a newer one.
+    Pin {
+        job: ObjectId,
+        stop: bool,
+        done: oneshot::Sender<Result<Option<PinnedCheckpoint>>>,
+    },
+    /// A job is called something else from now on.
+    Renamed {
+        job: Arc<Job>,
     },
     /// Someone waits for views to agree on a barrier: make one soon, for everybody.
     WantBarrier,
@@ -131,6 +143,17 @@ pub enum Event {
     },
 }
 
+/// A durable checkpoint of one job, of what it reads, and of the stored tables; its files stay as long as this is there.
+pub struct PinnedCheckpoint {
+    pub job: Arc<Job>,
+    pub graph: Arc<StreamGraph>,
+    pub checkpoint: JobCheckpoint,
+    /// The views that it reads.
+    pub inputs: Vec<(ObjectId, JobCheckpoint)>,
+    pub tables: Option<TablesCheckpoint>,
+    pub pin: Pin,
+}
+
 /// What the manager shares with the rest of the engine.
 pub struct ManagerContext {
     pub settings: Arc<RwLock<Settings>>,
@@ -163,7 +186,7 @@ pub struct Manager {
     readable_commits: VecDeque<CommitSeq>,
     next_run: u64,
     want_barrier: bool,
-    want_checkpoint: Vec<oneshot::Sender<Result<()>>>,
+    want_checkpoint: Vec<(Option<ObjectId>, oneshot::Sender<Result<()>>)>,
     want_flush: Vec<oneshot::Sender<Result<()>>>,
     flushes: Vec<FlushWaiter>,
     /// The checkpoints under way that are not acknowledged in full; a group is in one at most.
@@ -363,7 +386,19 @@ impl Manager {
             }
             Event::Resume { job, done } => self.resume(job, done),
             Event::Flush { done } => self.want_flush.push(done),
-            Event::Checkpoint { done } => self.want_checkpoint.push(done),
+            Event::Checkpoint { of, done } => self.want_checkpoint.push((of, done)),
+            Event::Pin { job, stop, done } => {
+                let pinned = if stop { self.stop_at_checkpoint(job) } else { self.pin(job).map(Some) };
+                let _ = done.send(pinned);
+            }
+            Event::Renamed { job } => {
+                if let Some(view) = self.context.views.read().get(&job.id) {
+                    view.rename(job.name.clone());
+                }
+                if let Some(running) = self.jobs.get_mut(&job.id) {
+                    running.job = job;
+                }
+            }
             Event::WantBarrier => self.want_barrier = true,
             Event::Built { job, run, built } => self.built(job, run, built),
             Event::TablesStored { barrier, stored } => self.tables_stored(barrier, stored),
@@ -390,7 +425,7 @@ impl Manager {
             },
             Event::Shutdown { done } => {
                 let (told, _) = oneshot::channel();
-                self.want_checkpoint.push(told);
+                self.want_checkpoint.push((None, told));
                 let deadline = Instant::now() + self.context.settings.read().shutdown_timeout;
                 self.shutdown = Some(Shutdown { deadline, done });
             }
@@ -463,6 +498,7 @@ impl Manager {
                 parallelism: job.parallelism,
                 barrier: job.completed,
                 in_flight: job.in_flight.len(),
+                checkpointed: self.retained.back().is_some_and(|manifest| manifest.jobs.contains_key(&job.job.id)),
                 operators: job.operators.clone(),
             })
             .collect();

@@ -8,14 +8,17 @@
 
 pub mod build;
 pub mod compatibility;
+pub mod difference;
 pub mod engine;
 pub mod feed;
 pub mod identity;
 pub mod manager;
 pub mod numbers;
 pub mod plan;
+pub mod savepoints;
 pub mod settings;
 pub mod status;
+pub mod upgrade;
 pub mod view;
 
 pub use engine::Engine;

@@ -63,6 +63,8 @@ pub struct JobStatus {
     pub barrier: BarrierNumber,
     /// How many barriers it has been given and not finished.
     pub in_flight: usize,
+    /// Whether the newest checkpoint has it.
+    pub checkpointed: bool,
     pub operators: Vec<OperatorStatus>,
 }
 

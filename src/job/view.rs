@@ -28,7 +28,7 @@ pub struct Published {
 /// A materialized view as clients see it.
 pub struct ViewHandle {
     pub id: ObjectId,
-    pub name: String,
+    name: RwLock<String>,
     pub layout: Arc<RowLayout>,
     state: RwLock<State>,
     /// Counts changes of `state`, for those who wait for one.
@@ -59,7 +59,18 @@ const REMEMBERED: usize = 256;
 impl ViewHandle {
     /// A view of which nothing was published yet. Nothing is shown before `min_commit` is covered.
     pub fn new(id: ObjectId, name: String, layout: Arc<RowLayout>, min_commit: CommitSeq) -> ViewHandle {
-        ViewHandle { id, name, layout, state: RwLock::new(State { min_commit, ..State::default() }), changed: watch::Sender::new(0) }
+        let (name, state) = (RwLock::new(name), RwLock::new(State { min_commit, ..State::default() }));
+        ViewHandle { id, name, layout, state, changed: watch::Sender::new(0) }
+    }
+
+    /// What it is called now.
+    pub fn name(&self) -> String {
+        self.name.read().clone()
+    }
+
+    /// It is called something else from now on.
+    pub fn rename(&self, name: String) {
+        *self.name.write() = name;
     }
 
     /// A new run begins; what it writes is in `versions`, one for each root subtask.

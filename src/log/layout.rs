@@ -41,6 +41,11 @@ pub(super) fn key_range(id: ObjectId) -> Range<Vec<u8>> {
     prefix(id)..prefix(id + 1)
 }
 
+/// The part of the store that holds the rows of table `id`, and how many bytes of each key in it are before the row key.
+pub fn stored_range(id: ObjectId) -> (Range<Vec<u8>>, usize) {
+    (key_range(id), PREFIX_BYTES)
+}
+
 fn prefix(id: ObjectId) -> Vec<u8> {
     let mut prefix = Vec::with_capacity(PREFIX_BYTES);
     append_state_prefix(&mut prefix, 0, STATE_TAG);
@@ -101,12 +106,13 @@ impl TableLayout {
         self.row_codec.encode_into(rows.columns(), rows.num_rows(), out)
     }
 
+    /// The table's columns.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
     /// The rows that `rows` encode; `projection` picks columns.
-    pub(super) fn decode_rows<'a>(
-        &self,
-        rows: impl ExactSizeIterator<Item = &'a [u8]>,
-        projection: Option<&[usize]>,
-    ) -> Result<Vec<ArrayRef>> {
+    pub fn decode_rows<'a>(&self, rows: impl ExactSizeIterator<Item = &'a [u8]>, projection: Option<&[usize]>) -> Result<Vec<ArrayRef>> {
         let columns = self.row_codec.decode(rows)?;
         Ok(match projection {
             Some(projection) => projection.iter().map(|column| columns[*column].clone()).collect(),

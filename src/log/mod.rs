@@ -176,6 +176,17 @@ struct Tail {
     bytes: u64,
 }
 
+impl Tail {
+    /// Lets go of the oldest while they are more than `most_bytes`, except for the newest `keep`.
+    fn trim(&mut self, most_bytes: u64, keep: usize) {
+        while self.bytes > most_bytes && self.commits.len() > keep {
+            if let Some((oldest, _)) = self.commits.pop_front() {
+                self.bytes -= oldest.len;
+            }
+        }
+    }
+}
+
 /// How far a reader has come.
 #[derive(Debug)]
 struct ReaderPosition {
@@ -192,6 +203,8 @@ pub(crate) struct Shared {
     queue: Queue,
     end: watch::Sender<LogEnd>,
     tail: RwLock<Tail>,
+    /// The commit that the tail holds although it is larger than all that is kept; 0 if there is none.
+    large_commit: AtomicU64,
     segments: RwLock<Vec<SegmentEntry>>,
     /// Bytes of log up to the end.
     total_bytes: AtomicU64,
@@ -301,6 +314,7 @@ impl EngineLog {
             queue: Queue::default(),
             end: end_sender,
             tail: RwLock::default(),
+            large_commit: AtomicU64::new(0),
             segments: RwLock::new(segments),
             total_bytes: AtomicU64::new(total_bytes),
             next_row_id: AtomicU64::new(next_row_id),
@@ -462,6 +476,17 @@ impl Shared {
         let seq = readers.iter().map(|reader| reader.seq.load(Ordering::SeqCst)).min()?;
         let bytes = readers.iter().map(|reader| reader.bytes.load(Ordering::SeqCst)).min()?;
         Some((seq, bytes))
+    }
+
+    /// Empties the tail once all readers have read the large commit in it.
+    fn let_go_of_large_commit(&self) {
+        let large = self.large_commit.load(Ordering::SeqCst);
+        if large != 0
+            && self.slowest_reader().is_none_or(|(seq, _)| seq >= large)
+            && self.large_commit.compare_exchange(large, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        {
+            self.tail.write().trim(self.settings.tail_bytes, 0);
+        }
     }
 
     fn backlog_bytes(&self) -> u64 {

@@ -119,6 +119,7 @@ impl LogReader {
         if self.shared.waiting_for_readers.load(Ordering::SeqCst) > 0 {
             self.shared.reader_moved.notify_waiters();
         }
+        self.shared.let_go_of_large_commit();
     }
 
     fn next_in_tail(&self) -> Option<(Arc<Commit>, u64)> {
@@ -183,6 +184,7 @@ impl LogReader {
 impl Drop for LogReader {
     fn drop(&mut self) {
         self.shared.readers.lock().retain(|position| !Arc::ptr_eq(position, &self.position));
+        self.shared.let_go_of_large_commit();
         if self.shared.waiting_for_readers.load(Ordering::SeqCst) > 0 {
             self.shared.reader_moved.notify_waiters();
         }

@@ -46,6 +46,11 @@ impl std::fmt::Debug for TablesSnapshot {
 }
 
 impl TablesSnapshot {
+    /// What is committed of all tables, in the store's own form; without what the transaction has written.
+    pub fn stored(&self) -> Arc<VersionSnapshot> {
+        self.rows.clone()
+    }
+
     /// The commit.
     pub fn seq(&self) -> CommitSeq {
         self.rows.version()

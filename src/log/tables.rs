@@ -10,8 +10,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arrow::array::Array;
 use parking_lot::Mutex;
@@ -36,18 +36,22 @@ pub struct TablesSettings {
     pub max_row_bytes: usize,
     /// Changes that are held in memory before they are folded into the base, bytes of log.
     pub max_unfolded_bytes: u64,
+    /// What all transactions that are under way may hold in memory of what they have written, bytes; a statement that needs more fails with `53200`.
+    pub max_uncommitted_bytes: usize,
     /// Rows changed by recent commits that are remembered for the transactions that run; one that would need more fails with `40001`.
     pub conflict_rows: usize,
 }
 
 impl Default for TablesSettings {
     fn default() -> TablesSettings {
-        TablesSettings { max_row_bytes: 16 << 20, max_unfolded_bytes: 64 << 20, conflict_rows: 4 << 20 }
+        TablesSettings { max_row_bytes: 16 << 20, max_unfolded_bytes: 64 << 20, max_uncommitted_bytes: 512 << 20, conflict_rows: 4 << 20 }
     }
 }
 
 /// The store must be released only now and then: it costs a look at all versions.
 const RELEASE_EVERY_COMMITS: u64 = 16;
+/// How many times more changes than usual may wait in memory while folds are held.
+const HELD_FOLDS_PATIENCE: u64 = 4;
 /// Rows of dropped tables that are removed under one hold of the store.
 const PURGE_ROWS: usize = 16 * 1024;
 
@@ -65,6 +69,8 @@ pub(super) struct Applied {
     /// What came after the base, bytes of log, and the limit from which on it is folded.
     unfolded_bytes: u64,
     max_unfolded_bytes: u64,
+    /// Whether somebody is about to make an image that is to be exact at a commit: until then the base is left where it is, unless memory runs short.
+    folds_held: usize,
     /// Where the memory of changes that are not in the base is counted.
     memory: Option<Charge>,
 }
@@ -78,6 +84,10 @@ pub struct Tables {
     oldest_needed: Arc<AtomicU64>,
     next_object_id: AtomicU64,
     statement_locks: Mutex<BTreeMap<ObjectId, Arc<tokio::sync::Mutex<()>>>>,
+    /// What all transactions hold of what they have written, bytes.
+    pub(super) uncommitted_bytes: AtomicUsize,
+    /// Where that is counted.
+    uncommitted: OnceLock<Charge>,
     pub(super) settings: TablesSettings,
 }
 
@@ -129,6 +139,7 @@ impl Tables {
             changed: base_version,
             unfolded_bytes: 0,
             max_unfolded_bytes: settings.max_unfolded_bytes,
+            folds_held: 0,
             memory: None,
         };
         for object in recovered.catalog.objects() {
@@ -161,15 +172,42 @@ impl Tables {
             versions,
             oldest_needed,
             statement_locks: Mutex::default(),
+            uncommitted_bytes: AtomicUsize::new(0),
+            uncommitted: OnceLock::new(),
             settings,
         }))
     }
 
-    /// Counts the memory of changes that are not in the base with `charge` from now on.
-    pub fn count_memory(&self, charge: Charge) {
+    /// Counts with `uncommitted` what transactions hold of what they have written, and with `charge` the changes that are not in the base, from now on.
+    pub fn count_memory(&self, charge: Charge, uncommitted: Charge) {
+        uncommitted.add(self.uncommitted_bytes.load(Ordering::SeqCst));
+        // Set once, by who opens the engine, before there is a transaction.
+        let _ = self.uncommitted.set(uncommitted);
         let mut applied = self.applied.lock();
         applied.memory = Some(charge);
         applied.count_memory();
+    }
+
+    /// A transaction that held `before` bytes now holds `after`. Errors with `53200` where all together hold more than they may; it is counted anyway.
+    pub(super) fn resize_uncommitted(&self, before: usize, after: usize) -> Result<()> {
+        if after <= before {
+            self.uncommitted_bytes.fetch_sub(before - after, Ordering::SeqCst);
+            if let Some(charge) = self.uncommitted.get() {
+                charge.subtract(before - after);
+            }
+            return Ok(());
+        }
+        let bytes = self.uncommitted_bytes.fetch_add(after - before, Ordering::SeqCst) + (after - before);
+        if let Some(charge) = self.uncommitted.get() {
+            charge.add(after - before);
+        }
+        let most = self.settings.max_uncommitted_bytes;
+        if bytes <= most {
+            return Ok(());
+        }
+        Err(Error::new(SqlState::OUT_OF_MEMORY, "out of memory for what transactions have written")
+            .with_detail(format!("This one has written {after} bytes, all that are under way {bytes}; together they may hold {most}."))
+            .with_hint("Write fewer rows in one transaction, or give weir more \"memory\"."))
     }
 
     /// The log.
@@ -261,6 +299,13 @@ impl Tables {
         Ok(TablesCheckpoint { seq, files })
     }
 
+    /// Until the hold is dropped, the base is left at the commit that it is exact at, so that an image can be made of one soon after. No promise: under
+    /// much writing it moves on.
+    pub fn hold_folds(&self) -> FoldHold {
+        self.applied.lock().folds_held += 1;
+        FoldHold { applied: self.applied.clone() }
+    }
+
     /// Whether an image made now would differ from the last one.
     pub fn changed_since_checkpoint(&self) -> bool {
         let applied = self.applied.lock();
@@ -275,6 +320,17 @@ impl Tables {
     /// The bytes of memory in changes that are not in the base yet.
     pub fn overlay_bytes(&self) -> usize {
         self.applied.lock().store.overlay_bytes()
+    }
+}
+
+/// See [`Tables::hold_folds`].
+pub struct FoldHold {
+    applied: Arc<Mutex<Applied>>,
+}
+
+impl Drop for FoldHold {
+    fn drop(&mut self) {
+        self.applied.lock().folds_held -= 1;
     }
 }
 
@@ -338,7 +394,8 @@ impl Applied {
         }
         self.store.write(commit.seq, writes)?;
         self.unfolded_bytes += commit.len;
-        let fold = self.unfolded_bytes > self.max_unfolded_bytes;
+        let patience = if self.folds_held > 0 { HELD_FOLDS_PATIENCE } else { 1 };
+        let fold = self.unfolded_bytes > patience * self.max_unfolded_bytes;
         if fold || commit.seq.is_multiple_of(RELEASE_EVERY_COMMITS) {
             // Until this commit is acknowledged, the end of the log, which must be readable, is the one before.
             self.store.release(oldest_needed.min(commit.seq - 1))?;

@@ -13,7 +13,6 @@ use arrow::array::{Array, ArrayRef, RecordBatch, UInt64Array};
 use weir_catalog::{Catalog, CatalogChange, Error, Object, ObjectId, Result, SqlState, StoredTable};
 
 use super::layout::{FIRST_SCHEMA_NUMBER, TableLayout};
-use super::record::MAX_RECORD_BYTES;
 use super::scan::{TablesSnapshot, keys_of};
 use super::tables::{Tables, row_ids_of};
 use super::writes::TableWrites;
@@ -31,6 +30,8 @@ pub struct Transaction {
     catalog: Arc<Catalog>,
     catalog_changes: Vec<CatalogChange>,
     writes: BTreeMap<ObjectId, Arc<TableWrites>>,
+    /// The bytes of memory that are counted for `writes`.
+    counted_bytes: usize,
     failed: bool,
 }
 
@@ -56,7 +57,7 @@ impl Transaction {
         };
         // Not older than what is read: a table that was made in between is empty there.
         let catalog = tables.catalog();
-        Ok(Transaction { tables, read, catalog, catalog_changes: Vec::new(), writes: BTreeMap::new(), failed: false })
+        Ok(Transaction { tables, read, catalog, catalog_changes: Vec::new(), writes: BTreeMap::new(), counted_bytes: 0, failed: false })
     }
 
     /// The commit whose content it sees.
@@ -194,9 +195,16 @@ impl Transaction {
     fn statement(&mut self, table: &StoredTable, work: impl FnOnce(&mut Transaction, &TableLayout) -> Result<u64>) -> Result<u64> {
         self.check_not_failed()?;
         let layout = TableLayout::new(table)?;
-        let result = work(self, &layout);
+        let result = work(self, &layout).and_then(|count| self.count_memory().map(|()| count));
         self.failed |= result.is_err();
         result
+    }
+
+    /// Counts what is held now. Errors with `53200` where that is too much.
+    fn count_memory(&mut self) -> Result<()> {
+        let bytes = self.memory_size();
+        let before = std::mem::replace(&mut self.counted_bytes, bytes);
+        self.tables.resize_uncommitted(before, bytes)
     }
 
     fn writes_of(&mut self, table: ObjectId) -> &mut TableWrites {
@@ -217,10 +225,6 @@ impl Transaction {
         let writes = self.writes_of(layout.id);
         for (key, row) in keys.iter().zip(encoded.iter()) {
             writes.put(key, row);
-        }
-        if writes.memory_size() > 2 * MAX_RECORD_BYTES {
-            return Err(Error::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "the transaction is too large")
-                .with_hint("Split it into several transactions."));
         }
         Ok(())
     }
@@ -302,20 +306,21 @@ impl Transaction {
     /// may be the log's refusal: a full disk, a name that another transaction took.
     pub fn submit(mut self) -> Result<Option<PendingCommit>> {
         self.check_not_failed()?;
+        let rows = self.contended_rows()?;
         let mut changes = Changes { catalog: std::mem::take(&mut self.catalog_changes), tables: Vec::new() };
-        for (table, writes) in &self.writes {
-            let Some(layout) = self.layout(*table)? else {
+        // What has been taken over is let go of at once: a large transaction is not held twice.
+        while let Some((table, writes)) = self.writes.pop_first() {
+            let Some(layout) = self.layout(table)? else {
                 return Err(Error::new(SqlState::UNDEFINED_TABLE, "a table that the transaction wrote to no longer exists"));
             };
             if let Some((batch, keys)) = writes.net(&layout)? {
                 let row_ids = if layout.key.is_none() { Some(row_ids_of(&keys)?) } else { None };
-                changes.tables.push(TableChange { table: *table, schema_number: u32::from(FIRST_SCHEMA_NUMBER), batch, row_ids });
+                changes.tables.push(TableChange { table, schema_number: u32::from(FIRST_SCHEMA_NUMBER), batch, row_ids });
             }
         }
         if changes.is_empty() {
             return Ok(None);
         }
-        let rows = self.contended_rows()?;
         if faults::is_planted(Fault::CommitTorn) && changes.tables.len() > 1 {
             let first = Changes { catalog: Vec::new(), tables: vec![changes.tables.remove(0)] };
             drop(self.tables.log.append(first));
@@ -355,6 +360,8 @@ fn copied(row_keys: &ArrayRef) -> Result<EncodedRows> {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
+        // Less than before is never too much.
+        let _ = self.tables.resize_uncommitted(self.counted_bytes, 0);
         let end = self.tables.log.end();
         self.tables.conflicts.lock().ended(self.read.seq(), end);
     }

@@ -243,13 +243,21 @@ impl Writer {
         if accepted.is_empty() {
             return Ok(());
         }
-        let mut bytes = Vec::with_capacity(accepted.iter().map(|(request, _)| request.record.len()).sum());
+        let mut bytes = Vec::new();
+        if accepted.len() > 1 {
+            bytes.reserve_exact(accepted.iter().map(|(request, _)| request.record.len()).sum());
+        }
         let mut commits = Vec::with_capacity(accepted.len());
         let mut waiting = Vec::with_capacity(accepted.len());
         for (seq, (request, catalog)) in (self.end + 1..).zip(accepted) {
             let record = record::seal(request.record, seq, self.end);
-            bytes.extend_from_slice(&record);
             commits.push((Arc::new(Commit { seq, changes: request.changes, len: record.len() as u64, tag: request.tag }), catalog));
+            // The only one, which may be large, is not copied.
+            if bytes.capacity() == 0 {
+                bytes = record;
+            } else {
+                bytes.extend_from_slice(&record);
+            }
             waiting.push(request.done);
         }
         if faults::is_planted(Fault::CatalogShownEarly)
@@ -257,7 +265,9 @@ impl Writer {
         {
             self.shared.end.send_replace(LogEnd { seq: self.end, catalog: catalog.clone() });
         }
-        if let Err(error) = self.write(&bytes) {
+        let written = self.write(&bytes);
+        drop(bytes);
+        if let Err(error) = written {
             let broken = self.cut_back(&error).err();
             let answer = broken.clone().unwrap_or(error);
             self.shared.queue.refused(commits.iter().map(|(commit, _)| commit.tag));
@@ -335,12 +345,12 @@ impl Writer {
             let mut tail = shared.tail.write();
             tail.bytes += commit.len;
             tail.commits.push_back((commit, total));
-            while tail.bytes > shared.settings.tail_bytes && tail.commits.len() > 1 {
-                if let Some((oldest, _)) = tail.commits.pop_front() {
-                    tail.bytes -= oldest.len;
-                }
-            }
+            // The newest stays for those who wait for it, even if it is larger than all that is kept.
+            tail.trim(shared.settings.tail_bytes, 1);
+            let is_large = tail.bytes > shared.settings.tail_bytes;
+            shared.large_commit.store(if is_large { seq } else { 0 }, Ordering::SeqCst);
         }
+        shared.let_go_of_large_commit();
         self.end = seq;
         self.catalog = catalog.clone();
         shared.end.send_replace(LogEnd { seq, catalog });

@@ -29,6 +29,9 @@ impl Session {
         let planned = self.plan_ddl(&catalog, parsed, &mut notices)?;
         if let Some(new) = &planned.new_job {
             self.engine.check_inputs_run(&new.job.inputs)?;
+            if let (Some(plan), Some(origin)) = (self.plan_origin(&catalog, new).await?, &new.job.origin) {
+                plan.check_allowed(origin.allow_non_restored_state)?;
+            }
         }
         let block = match (&mut own, &mut self.block) {
             (Some(own), _) => own,
@@ -155,15 +158,19 @@ impl Session {
     pub(super) fn plan_job(&self, catalog: &Catalog, parsed: &Parsed) -> Result<(Job, StreamGraph)> {
         let id = self.engine.tables().next_object_id();
         let settings = BTreeMap::from([("timezone".to_string(), self.variable("timezone").unwrap_or("UTC").to_string())]);
+        let mut origin = None;
         let (name, target, query, query_text, column_names) = match &parsed.statement {
-            Statement::CreateMaterializedView { name, columns, query, query_text, .. } => (
-                name.clone(),
-                QueryTarget::MaterializedView { name: name.clone(), columns: columns.clone() },
-                query,
-                query_text,
-                columns.clone(),
-            ),
-            Statement::CreateSink { name, options, query, query_text, .. } => {
+            Statement::AlterMaterializedView { name, query, query_text, .. } => {
+                let target = QueryTarget::MaterializedView { name: name.clone(), columns: Vec::new() };
+                (name.clone(), target, query, query_text, Vec::new())
+            }
+            Statement::CreateMaterializedView { name, columns, origin: from, query, query_text, .. } => {
+                origin = self.origin(from.as_ref())?;
+                let target = QueryTarget::MaterializedView { name: name.clone(), columns: columns.clone() };
+                (name.clone(), target, query, query_text, columns.clone())
+            }
+            Statement::CreateSink { name, options, origin: from, query, query_text, .. } => {
+                origin = self.origin(from.as_ref())?;
                 let mut options = options.clone();
                 let connector = options.remove("connector").ok_or_else(|| {
                     Error::new(SqlState::INVALID_OBJECT_DEFINITION, format!("sink \"{name}\" has no connector"))
@@ -225,6 +232,7 @@ impl Session {
             macros: bound.macros.clone(),
             operators: weir_sql::operators(&graph),
             parallelism: self.parallelism()?,
+            origin,
         };
         Ok((job, graph))
     }

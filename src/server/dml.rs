@@ -7,6 +7,7 @@ use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use datafusion::common::{Column as ColumnName, ScalarValue};
 use datafusion::datasource::DefaultTableSource;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
+use futures::StreamExt;
 use weir_catalog::{Catalog, CatalogChange, Error, Object, Result, SqlState, SqlType, StoredTable};
 use weir_sql::binder::{Binder, bind_error};
 use weir_sql::statement::{Assignment, Parsed, Statement};
@@ -15,7 +16,7 @@ use super::query::table_with_row_keys;
 use super::session::{Block, Reply, Session, parameter_list, types_of, with_parameters};
 use crate::job::engine::NewJob;
 use crate::log::{ROW_KEY_COLUMN, Transaction};
-use crate::operators::error::from_arrow;
+use crate::operators::error::{from_arrow, from_datafusion};
 
 /// The DML of a statement on a stored table, bound.
 enum BoundDml {
@@ -144,7 +145,10 @@ impl Session {
                 let plan = with_parameters(plan, parameters)?;
                 let cut = self.runner.cut(&plan, Some(transaction), std::time::Duration::from_secs(86_400)).await?;
                 let mut count = 0;
-                for batch in self.runner.collect(&plan, &cut, &self.system).await? {
+                // What is read does not change by what is written meanwhile: the cut is of one moment.
+                let mut rows = self.runner.run(&plan, &cut, &self.system).await?;
+                while let Some(batch) = rows.next().await {
+                    let batch = batch.map_err(from_datafusion)?;
                     count += transaction.insert(&table, &as_table(&table, batch.columns().to_vec(), batch.num_rows())?)?;
                 }
                 Ok(format!("INSERT 0 {count}"))
@@ -157,26 +161,35 @@ impl Session {
                 if let Some(selection) = selection {
                     builder = builder.filter(selection).map_err(bind_error)?;
                 }
-                let width = table.columns.len();
                 let old = table.columns.iter().map(|column| Expr::Column(ColumnName::new(Some(relation.as_str()), &column.name)));
                 let key = Expr::Column(ColumnName::new(Some(relation.as_str()), ROW_KEY_COLUMN));
                 let new = values.iter().flatten().enumerate().map(|(at, value)| value.clone().alias(format!("__new_{at}")));
                 let updates = values.is_some();
+                let moves_keys = values.as_ref().is_some_and(|values| {
+                    let is_same = |at: usize| matches!(&values[at], Expr::Column(column) if column.name == table.columns[at].name);
+                    table.primary_key.iter().flatten().any(|at| !is_same(*at))
+                });
                 let exprs: Vec<Expr> = old.chain([key]).chain(new).collect();
                 let plan = builder.project(exprs).and_then(LogicalPlanBuilder::build).map_err(bind_error)?;
                 let plan = with_parameters(plan, parameters)?;
                 // Subqueries may read other tables and views.
                 let cut = self.runner.cut(&plan, Some(transaction), std::time::Duration::from_secs(86_400)).await?;
                 let mut count = 0;
-                for batch in self.runner.collect(&plan, &cut, &self.system).await? {
-                    let old = as_table(&table, batch.columns()[..width].to_vec(), batch.num_rows())?;
-                    let keys = batch.column(width);
-                    count += if updates {
-                        let new = as_table(&table, batch.columns()[width + 1..].to_vec(), batch.num_rows())?;
-                        transaction.update(&table, keys, &old, &new)?
-                    } else {
-                        transaction.delete(&table, keys, &old)?
-                    };
+                let mut rows = self.runner.run(&plan, &cut, &self.system).await?;
+                let mut moved = Vec::new();
+                while let Some(batch) = rows.next().await {
+                    let batch = batch.map_err(from_datafusion)?;
+                    if moves_keys {
+                        moved.push(batch);
+                        continue;
+                    }
+                    count += change_rows(transaction, &table, &batch, updates)?;
+                }
+                // A key that one row leaves, another may take, in whatever order the rows come.
+                if let Some(first) = moved.first() {
+                    let all = arrow::compute::concat_batches(&first.schema(), &moved).map_err(from_arrow)?;
+                    drop(moved);
+                    count += change_rows(transaction, &table, &all, updates)?;
                 }
                 Ok(format!("{} {count}", if updates { "UPDATE" } else { "DELETE" }))
             }
@@ -213,6 +226,18 @@ impl Session {
         let settings = self.binder_settings(Vec::new());
         Binder::new(catalog, &settings).default_of(column).map(|_| ())
     }
+}
+
+/// Takes away, or replaces, the rows of `batch`: the table's columns, the row keys, and where they are replaced the new columns.
+fn change_rows(transaction: &mut Transaction, table: &StoredTable, batch: &RecordBatch, updates: bool) -> Result<u64> {
+    let width = table.columns.len();
+    let old = as_table(table, batch.columns()[..width].to_vec(), batch.num_rows())?;
+    let keys = batch.column(width);
+    if !updates {
+        return transaction.delete(table, keys, &old);
+    }
+    let new = as_table(table, batch.columns()[width + 1..].to_vec(), batch.num_rows())?;
+    transaction.update(table, keys, &old, &new)
 }
 
 fn stored_table(catalog: &Catalog, name: &str) -> Result<StoredTable> {

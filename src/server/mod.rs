@@ -16,5 +16,6 @@ pub mod pg;
 pub mod pg_catalog;
 
 pub mod query;
+pub mod savepoint;
 pub mod session;
 pub mod system;

@@ -380,9 +380,16 @@ fn creates_job(statement: &Statement) -> bool {
 /// Whether a statement can be a part of a transaction that its message makes; `creates` says that the message starts jobs.
 fn fits_transaction(statement: &Statement, creates: bool) -> bool {
     match statement {
-        Statement::Begin | Statement::Commit | Statement::Rollback | Statement::Flush | Statement::Checkpoint | Statement::Resume(_) => {
-            false
-        }
+        Statement::Begin
+        | Statement::Commit
+        | Statement::Rollback
+        | Statement::Flush
+        | Statement::Checkpoint
+        | Statement::Resume(_)
+        | Statement::CreateSavepoint { .. }
+        | Statement::DropSavepoint { .. }
+        | Statement::StopWithSavepoint { .. }
+        | Statement::AlterMaterializedView { .. } => false,
         Statement::Query(_) => !creates,
         _ => true,
     }

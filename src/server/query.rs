@@ -195,12 +195,6 @@ impl QueryRunner {
             }
         }
     }
-
-    /// The rows of a plan over `cut`, all at once.
-    pub async fn collect(&self, plan: &LogicalPlan, cut: &ReadCut, system: &SystemTables) -> Result<Vec<RecordBatch>> {
-        let stream = self.run(plan, cut, system).await?;
-        datafusion::physical_plan::common::collect(stream).await.map_err(from_datafusion)
-    }
 }
 
 /// `plan` with its joins giving way now and then: one batch of input can give any number of rows, and a query that never waits can't be cancelled.

@@ -340,9 +340,23 @@ impl Session {
             }
             Statement::ShowSetting(name) if name == "all" => self.show_all(),
             Statement::ShowSetting(name) => self.show_setting(name),
+            Statement::Show(ShowKind::Savepoints) => self.show_savepoints().await,
             Statement::Show(kind) => self.show(*kind).await,
             Statement::Describe(name) => self.describe_object(name),
-            Statement::Explain(inner) => self.explain(inner),
+            Statement::Explain(inner) => match &inner.statement {
+                Statement::AlterMaterializedView { name, .. } => self.explain_state(inner, Some(name)).await,
+                Statement::CreateMaterializedView { origin: Some(_), .. } | Statement::CreateSink { origin: Some(_), .. } => {
+                    self.explain_state(inner, None).await
+                }
+                _ => self.explain(inner),
+            },
+            Statement::CreateSavepoint { name, job, location } => self.create_savepoint(name, job, location.as_deref()).await,
+            Statement::DescribeSavepoint(source) => self.describe_savepoint(source).await,
+            Statement::DropSavepoint { names, if_exists } => self.drop_savepoints(names, *if_exists).await,
+            Statement::StopWithSavepoint { job, name, location } => self.stop_with_savepoint(job, name, location.as_deref()).await,
+            Statement::AlterMaterializedView { name, allow_non_restored_state, .. } => {
+                self.alter_materialized_view(parsed, name, *allow_non_restored_state).await
+            }
             Statement::Flush => {
                 self.engine.flush().await?;
                 Ok(Reply::Command("FLUSH".into()))
@@ -394,7 +408,11 @@ impl Session {
             if !matches!(job.kind, weir_catalog::JobKind::MaterializedView { .. }) {
                 continue; // A sink runs from here on by itself; its errors are in SHOW JOBS.
             }
-            let published = told.await.map_err(|_| Error::new(SqlState::ADMIN_SHUTDOWN, "the server is shutting down")).flatten();
+            let mut published = told.await.map_err(|_| Error::new(SqlState::ADMIN_SHUTDOWN, "the server is shutting down")).flatten();
+            if published.is_ok() && job.origin.is_some() {
+                // From here on it needs the savepoint no more, which may be dropped.
+                published = self.engine.checkpoint_of(job.id).await;
+            }
             if let Err(error) = published {
                 // Gone before the client hears of it: the names are free again.
                 drop_given_up(&self.engine, &guard.jobs).await;
@@ -506,6 +524,7 @@ impl Session {
 
     async fn show(&self, kind: ShowKind) -> Result<Reply> {
         let query = match kind {
+            ShowKind::Savepoints => return Err(Error::internal("savepoints stand in no system view")),
             ShowKind::Jobs => "SELECT * FROM weir_jobs ORDER BY id",
             ShowKind::Checkpoints => "SELECT * FROM weir_checkpoints ORDER BY checkpoint, job, uid, subtask",
             ShowKind::Tables => "SELECT name, kind, connector FROM weir_relations WHERE kind = 'table' ORDER BY name",
@@ -576,7 +595,7 @@ fn committed_without(names: &[String], error: Error) -> Error {
 }
 
 /// Drops jobs whose creation was given up, those first that read others of them.
-async fn drop_given_up(engine: &Engine, jobs: &[Arc<Job>]) {
+pub(super) async fn drop_given_up(engine: &Engine, jobs: &[Arc<Job>]) {
     for job in jobs.iter().rev() {
         let dropped = async {
             let mut transaction = engine.tables().begin()?;
@@ -596,7 +615,13 @@ fn result_columns(statement: &Statement) -> Vec<Column> {
         Statement::ShowSetting(name) if name == "all" => text(&["name", "setting", "description"]),
         Statement::ShowSetting(name) => text(&[name.as_str()]),
         Statement::Describe(_) => text(&["column", "type", "nullable", "default", "key"]),
-        Statement::Explain(_) => text(&["QUERY PLAN"]),
+        Statement::DescribeSavepoint(_) => text(super::savepoint::STATE_COLUMNS),
+        Statement::Explain(inner) => match &inner.statement {
+            Statement::AlterMaterializedView { .. }
+            | Statement::CreateMaterializedView { origin: Some(_), .. }
+            | Statement::CreateSink { origin: Some(_), .. } => text(super::savepoint::VERDICT_COLUMNS),
+            _ => text(&["QUERY PLAN"]),
+        },
         Statement::Show(kind) => super::system::show_columns(*kind),
         _ => Vec::new(),
     }

@@ -369,6 +369,7 @@ pub fn show_columns(kind: ShowKind) -> Vec<Column> {
     let text = |names: &[&str]| names.iter().map(|name| text_column(name)).collect();
     match kind {
         ShowKind::Jobs => columns(JOBS),
+        ShowKind::Savepoints => text(super::savepoint::SAVEPOINT_COLUMNS),
         ShowKind::Checkpoints => columns(CHECKPOINTS),
         ShowKind::Tables => text(&["name", "kind", "connector"]),
         ShowKind::Sources => text(&["name", "connector"]),

@@ -128,6 +128,16 @@ pub fn is_bounded(table: &ConnectorTable) -> Result<bool> {
     }
 }
 
+/// Whether all rows that a table has ever given come again, soon, when it is read from its beginning.
+pub fn can_be_read_again(table: &ConnectorTable) -> Result<bool> {
+    match table.connector.as_str() {
+        "nexmark" => NexmarkConfig::parse(&table.options).map(|config| config.bounded() && !config.is_paced()),
+        "datagen" => DatagenConfig::parse(&table.options, &table.columns).map(|config| config.rows().is_some() && !config.is_paced()),
+        "file" => Ok(true),
+        _ => Ok(false),
+    }
+}
+
 /// Constant rows, sent once.
 #[derive(Debug)]
 pub struct ValuesSource {

@@ -122,6 +122,11 @@ impl DatagenConfig {
     pub fn rows(&self) -> Option<u64> {
         self.rows
     }
+
+    /// Whether its rows come at a rate, and not as fast as they are read.
+    pub fn is_paced(&self) -> bool {
+        self.rate.is_some()
+    }
 }
 
 impl Generator {

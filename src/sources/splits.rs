@@ -78,6 +78,11 @@ impl SplitPortion {
         Ok(portion)
     }
 
+    /// The splits of a portion that some file outside a store holds as `bytes`. Errors as [`SplitPortion::restore`].
+    pub fn read(bytes: Vec<u8>) -> Result<Vec<SplitState>> {
+        SplitPortion { bytes, stored: Mutex::new(None) }.splits()
+    }
+
     /// What it holds. Errors as [`SplitPortion::restore`].
     pub fn splits(&self) -> Result<Vec<SplitState>> {
         let broken = || Error::corrupted("a portion of splits is damaged");

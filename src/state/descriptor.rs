@@ -107,6 +107,36 @@ impl StateDescriptor {
     }
 }
 
+/// What the parts of an aggregate's state hold, whatever columns are called: parts of two states with the same text are of the same rows alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateTexts {
+    /// Of each value column of the groups its name and text.
+    pub columns: Vec<(String, String)>,
+    /// Of each map of counted values its state tag and text.
+    pub maps: Vec<(u8, String)>,
+}
+
+impl StateColumn {
+    /// Its type. Errors with `0A000` for a name that this weir does not know.
+    pub fn data_type(&self) -> Result<DataType> {
+        let decimal = || {
+            let (precision, scale) = self.type_name.strip_prefix("decimal128(")?.strip_suffix(')')?.split_once(',')?;
+            Some(DataType::Decimal128(precision.parse().ok()?, scale.parse().ok()?))
+        };
+        match self.type_name.as_str() {
+            "boolean" => Ok(DataType::Boolean),
+            "int32" => Ok(DataType::Int32),
+            "int64" => Ok(DataType::Int64),
+            "float64" => Ok(DataType::Float64),
+            "text" => Ok(DataType::Utf8),
+            "timestamp_us" => Ok(DataType::Timestamp(TimeUnit::Microsecond, None)),
+            other => decimal().ok_or_else(|| {
+                Error::unsupported(format!("column \"{}\" of a state has type {other}, which this weir does not know", self.name))
+            }),
+        }
+    }
+}
+
 /// A type's name in a descriptor.
 fn type_name(data_type: &DataType) -> String {
     match data_type {
@@ -136,6 +166,18 @@ mod tests {
         let json = serde_json::to_string(&described).unwrap();
         assert_eq!(serde_json::from_str::<StateDescriptor>(&json).unwrap(), described);
         assert!(json.contains(r#""schemas":{"1":[{"name":"v","type":"text"}],"2":[{"name":"w","type":"int64"}]}"#), "{json}");
+    }
+
+    #[test]
+    fn a_type_comes_back_from_its_name() {
+        let timestamp = DataType::Timestamp(TimeUnit::Microsecond, None);
+        for ty in
+            [DataType::Boolean, DataType::Int32, DataType::Int64, DataType::Float64, DataType::Utf8, timestamp, DataType::Decimal128(12, 3)]
+        {
+            assert_eq!(StateColumn::of(&Field::new("c", ty.clone(), true)).data_type().unwrap(), ty);
+        }
+        let unknown = StateColumn { name: "c".into(), type_name: "decimal128(x)".into() };
+        assert_eq!(unknown.data_type().unwrap_err().code().as_str(), "0A000");
     }
 
     #[test]

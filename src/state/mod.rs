@@ -9,7 +9,9 @@ use weir_catalog::Result;
 
 use crate::stream::KeyGroupRange;
 
+pub mod convert;
 pub mod descriptor;
+pub mod difference;
 pub mod groups;
 pub mod key_codec;
 pub mod key_filter;

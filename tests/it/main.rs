@@ -50,6 +50,7 @@ mod reference;
 mod robustness;
 mod rows;
 mod run;
+mod savepoints;
 mod scripts;
 mod server;
 mod slt;

@@ -182,7 +182,7 @@ impl Cursor<'_> {
         if self.accept(&["ALL"]) {
             return Ok(Statement::ShowSetting("all".to_string()));
         }
-        let kinds: [(&[&str], ShowKind); 7] = [
+        let kinds: [(&[&str], ShowKind); 8] = [
             (&["JOBS"], ShowKind::Jobs),
             (&["CHECKPOINTS"], ShowKind::Checkpoints),
             (&["TABLES"], ShowKind::Tables),
@@ -190,6 +190,7 @@ impl Cursor<'_> {
             (&["MATERIALIZED", "VIEWS"], ShowKind::MaterializedViews),
             (&["SINKS"], ShowKind::Sinks),
             (&["SOURCES"], ShowKind::Sources),
+            (&["SAVEPOINTS"], ShowKind::Savepoints),
         ];
         for (words, kind) in kinds {
             if self.accept(words) {
@@ -213,6 +214,11 @@ impl Cursor<'_> {
     pub(super) fn describe(&mut self) -> Result<Statement> {
         self.accept_one_of(&["DESCRIBE", "DESC"]);
         self.refuse(&["EXTENDED", "FORMATTED", "CATALOG", "DATABASE", "FUNCTION", "JOB"])?;
+        // A relation may be called so.
+        if self.peek_is(0, "SAVEPOINT") && self.parser.peek_nth_token_ref(1).token != Token::EOF {
+            self.expect(&["SAVEPOINT"])?;
+            return Ok(Statement::DescribeSavepoint(self.savepoint_source()?));
+        }
         Ok(Statement::Describe(self.name()?))
     }
 
@@ -236,7 +242,11 @@ impl Cursor<'_> {
         }
         // Flink's spelling.
         self.accept(&["PLAN", "FOR"]);
-        let explainable = self.at_query() || self.peek_is(0, "CREATE") || self.peek_is(0, "INSERT");
+        if self.accept(&["UPGRADE"]) {
+            return self.explain_upgrade();
+        }
+        let alters = ["ALTER", "MATERIALIZED", "VIEW"].iter().enumerate().all(|(n, word)| self.peek_is(n, word));
+        let explainable = self.at_query() || self.peek_is(0, "CREATE") || self.peek_is(0, "INSERT") || alters;
         let from = self.location();
         let Some(word) = self.peek_word(0).map(|word| word.value.to_ascii_uppercase()).or_else(|| explainable.then(String::new)) else {
             return Err(self.syntax_error());
@@ -251,7 +261,11 @@ impl Cursor<'_> {
         }
         let statement = self.statement()?;
         match statement {
-            Statement::Query(_) | Statement::CreateMaterializedView { .. } | Statement::CreateSink { .. } | Statement::Insert { .. } => {}
+            Statement::Query(_)
+            | Statement::CreateMaterializedView { .. }
+            | Statement::CreateSink { .. }
+            | Statement::Insert { .. }
+            | Statement::AlterMaterializedView { .. } => {}
             _ => return Err(refused),
         }
         // Read again on its own, so that its spans count from its own first character.
@@ -261,8 +275,24 @@ impl Cursor<'_> {
         Ok(Statement::Explain(Box::new(inner)))
     }
 
+    /// `EXPLAIN UPGRADE view AS query`: what ALTER MATERIALIZED VIEW would do.
+    fn explain_upgrade(&mut self) -> Result<Statement> {
+        const VERB: &str = "ALTER JOB ";
+        let from = self.location();
+        let name = self.name()?;
+        self.alter_query(name)?;
+        let text = format!("{VERB}{}", self.source.text(from, self.location()));
+        let Some(mut inner) = super::parse(&text)?.pop() else { return Err(self.syntax_error()) };
+        // EXPLAIN UPGRADE, which stands before, is longer.
+        inner.offset = self.source.character(from).saturating_sub(VERB.len());
+        Ok(Statement::Explain(Box::new(inner)))
+    }
+
     pub(super) fn drop_objects(&mut self) -> Result<Statement> {
         self.expect(&["DROP"])?;
+        if self.accept(&["SAVEPOINT"]) {
+            return self.drop_savepoint();
+        }
         let kinds: [(&[&str], DropKind); 6] = [
             (&["TABLE"], DropKind::Table),
             (&["VIEW"], DropKind::View),
@@ -287,7 +317,6 @@ impl Cursor<'_> {
                 "PROCEDURE",
                 "ROLE",
                 "RULE",
-                "SAVEPOINT",
                 "SCHEMA",
                 "SECRET",
                 "SEQUENCE",
@@ -311,7 +340,7 @@ impl Cursor<'_> {
         Ok(Statement::Drop { kind, names, if_exists, cascade })
     }
 
-    /// `ALTER JOB | MATERIALIZED VIEW | SINK name RESUME`.
+    /// `ALTER JOB | MATERIALIZED VIEW | SINK name RESUME | STOP WITH SAVEPOINT ... | AS ...`.
     pub(super) fn alter(&mut self) -> Result<Statement> {
         let from = self.location();
         self.expect(&["ALTER"])?;
@@ -321,6 +350,12 @@ impl Cursor<'_> {
             return Err(self.unsupported(format!("ALTER {} is not supported", word.value.to_ascii_uppercase())));
         }
         let name = self.name()?;
+        if self.peek_is(0, "STOP") {
+            return self.stop_with_savepoint(name);
+        }
+        if self.peek_is(0, "AS") || self.peek_is(0, "ALLOW") {
+            return self.alter_query(name);
+        }
         if !self.accept(&["RESUME"]) {
             let Some(word) = self.peek_word(0) else { return Err(self.syntax_error()) };
             let clause = word.value.to_ascii_uppercase();

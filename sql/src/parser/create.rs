@@ -38,7 +38,6 @@ const UNSUPPORTED_OBJECTS: &[&str] = &[
     "RECURSIVE VIEW",
     "ROLE",
     "RULE",
-    "SAVEPOINT",
     "SCHEMA",
     "SECRET",
     "SEQUENCE",
@@ -94,6 +93,8 @@ impl Cursor<'_> {
             self.create_materialized_view()
         } else if self.accept(&["SINK"]) {
             self.create_sink()
+        } else if !or_replace && self.accept(&["SAVEPOINT"]) {
+            self.create_savepoint()
         } else {
             Err(self.syntax_error())
         }
@@ -114,19 +115,25 @@ impl Cursor<'_> {
         let if_not_exists = self.if_not_exists()?;
         let name = self.name()?;
         let columns = self.optional_columns()?;
-        self.refuse(&["USING", "WITH", "TABLESPACE", "FROM SAVEPOINT", "COMMENT", "PARTITIONED BY", "FRESHNESS", "REFRESH_MODE"])?;
+        let origin = self.from_savepoint()?;
+        self.refuse(&["USING", "WITH", "TABLESPACE", "COMMENT", "PARTITIONED BY", "FRESHNESS", "REFRESH_MODE"])?;
         self.expect(&["AS"])?;
         let (query, query_text) = self.query()?;
         self.refuse(&["WITH NO DATA"])?;
         self.accept(&["WITH", "DATA"]);
-        Ok(Statement::CreateMaterializedView { name, if_not_exists, columns, query, query_text })
+        Ok(Statement::CreateMaterializedView { name, if_not_exists, columns, origin, query, query_text })
     }
 
     fn create_sink(&mut self) -> Result<Statement> {
         let if_not_exists = self.if_not_exists()?;
         let name = self.name()?;
+        // On either side of the options.
+        let mut origin = self.from_savepoint()?;
         self.refuse(&["FROM", "INTO"])?;
         let mut options = if self.peek_is(0, "WITH") { Some(self.options()?) } else { None };
+        if origin.is_none() {
+            origin = self.from_savepoint()?;
+        }
         self.expect(&["AS"])?;
         let (query, query_text) = self.query()?;
         // The WITH after a query: see `script::separate_sink_options`.
@@ -139,7 +146,7 @@ impl Cursor<'_> {
         }
         self.refuse(&["FORMAT", "ENCODE"])?;
         let options = self.connector_options(&name, options.unwrap_or_default())?;
-        Ok(Statement::CreateSink { name, if_not_exists, options, query, query_text })
+        Ok(Statement::CreateSink { name, if_not_exists, origin, options, query, query_text })
     }
 
     /// `CREATE TABLE`, of either kind, and `CREATE SOURCE`.

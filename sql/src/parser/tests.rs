@@ -5,7 +5,7 @@ mod robustness;
 use weir_catalog::SqlType;
 
 use super::{block_uid, check_scalar_calls, is_default, parse, parse_expression, parse_query, position};
-use crate::statement::{Assignment, DropKind, Parsed, ShowKind, Statement};
+use crate::statement::{Assignment, DropKind, Parsed, SavepointSource, ShowKind, Statement};
 use datafusion::sql::sqlparser::ast::{Expr, SelectItem, SetExpr, UnaryOperator};
 
 fn one(sql: &str) -> Statement {
@@ -184,11 +184,9 @@ fn clauses_that_nothing_consumes_are_refused() {
         ("CREATE RECURSIVE VIEW v (a) AS SELECT 1", "CREATE RECURSIVE VIEW is not supported"),
         ("CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT 1", "CREATE OR REPLACE MATERIALIZED VIEW is not supported"),
         ("CREATE MATERIALIZED VIEW v AS SELECT 1 WITH NO DATA", "WITH NO DATA is not supported"),
-        ("CREATE MATERIALIZED VIEW v FROM SAVEPOINT s AS SELECT 1", "FROM SAVEPOINT is not supported"),
         ("CREATE SINK s FROM v WITH (connector = 'x')", "FROM is not supported"),
         ("CREATE INDEX i ON t (a)", "CREATE INDEX is not supported"),
         ("CREATE SCHEMA s", "CREATE SCHEMA is not supported"),
-        ("CREATE SAVEPOINT s FOR v", "CREATE SAVEPOINT is not supported"),
         // Data.
         ("INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING", "ON CONFLICT is not supported"),
         ("INSERT INTO t VALUES (1) RETURNING a", "RETURNING is not supported"),
@@ -223,7 +221,6 @@ fn clauses_that_nothing_consumes_are_refused() {
         ("SHOW CREATE TABLE t", "CREATE is not supported"),
         ("DESCRIBE EXTENDED t", "EXTENDED is not supported"),
         ("ALTER TABLE t ADD COLUMN a INT", "ALTER TABLE is not supported"),
-        ("ALTER MATERIALIZED VIEW v AS SELECT 1", "ALTER MATERIALIZED ... AS is not supported"),
         ("DROP SCHEMA s", "SCHEMA is not supported"),
         ("COPY t FROM STDIN", "COPY is not supported"),
         ("MERGE INTO t USING u ON true WHEN MATCHED THEN DELETE", "MERGE is not supported"),
@@ -627,4 +624,46 @@ fn unreserved_words_are_names() {
         };
         assert_eq!(columns[0].name, word);
     }
+}
+
+#[test]
+fn savepoints() {
+    let Statement::CreateSavepoint { name, job, location } = one("CREATE SAVEPOINT \"Before it\" FOR v AT '/backup'") else { panic!() };
+    assert_eq!((name.as_str(), job.as_str(), location.as_deref()), ("Before it", "v", Some("/backup")));
+    assert!(matches!(one("CREATE SAVEPOINT s FOR MATERIALIZED VIEW v"), Statement::CreateSavepoint { location: None, .. }));
+    let Statement::CreateMaterializedView { origin: Some(origin), .. } = one(
+        "CREATE MATERIALIZED VIEW w (a) FROM SAVEPOINT s ('aggregate(k)' AS totals, b AS \"c/d\") ALLOW NON RESTORED STATE AS SELECT 1",
+    ) else {
+        panic!()
+    };
+    assert_eq!(origin.source, SavepointSource::Name("s".into()));
+    assert_eq!(origin.uids, [("aggregate(k)".to_string(), "totals".to_string()), ("b".to_string(), "c/d".to_string())]);
+    assert!(origin.allow_non_restored_state);
+    for sql in [
+        "CREATE SINK k FROM SAVEPOINT '/backup/s' WITH (connector = 'blackhole') AS SELECT 1",
+        "CREATE SINK k WITH (connector = 'blackhole') FROM SAVEPOINT '/backup/s' AS SELECT 1",
+    ] {
+        let Statement::CreateSink { origin: Some(origin), .. } = one(sql) else { panic!("{sql}") };
+        assert_eq!(origin.source, SavepointSource::Location("/backup/s".into()));
+        assert!(!origin.allow_non_restored_state && origin.uids.is_empty());
+    }
+    let Statement::StopWithSavepoint { job, name, location: None } = one("ALTER JOB v STOP WITH SAVEPOINT s") else { panic!() };
+    assert_eq!((job.as_str(), name.as_str()), ("v", "s"));
+    assert!(matches!(one("DROP SAVEPOINT IF EXISTS a, b"), Statement::DropSavepoint { names, if_exists: true } if names == ["a", "b"]));
+    assert!(matches!(one("DESCRIBE SAVEPOINT s"), Statement::DescribeSavepoint(SavepointSource::Name(name)) if name == "s"));
+    assert!(matches!(one("DESCRIBE savepoint"), Statement::Describe(name) if name == "savepoint"));
+    assert!(matches!(one("SHOW SAVEPOINTS"), Statement::Show(ShowKind::Savepoints)));
+    for sql in ["ALTER MATERIALIZED VIEW v AS SELECT a FROM t", "ALTER JOB v AS SELECT a FROM t"] {
+        assert!(
+            matches!(one(sql), Statement::AlterMaterializedView { name, query_text, .. } if name == "v" && query_text == "SELECT a FROM t")
+        );
+    }
+    for sql in ["EXPLAIN UPGRADE v AS SELECT a FROM t", "EXPLAIN ALTER MATERIALIZED VIEW v AS SELECT a FROM t"] {
+        let Statement::Explain(inner) = one(sql) else { panic!("{sql}") };
+        assert!(matches!(inner.statement, Statement::AlterMaterializedView { name, .. } if name == "v"), "{sql}");
+    }
+    // Where the query begins is where it stands.
+    let Statement::Explain(inner) = one("EXPLAIN UPGRADE v AS SELECT a FROM t") else { panic!() };
+    assert_eq!(&inner.text[inner.text.find("SELECT").unwrap()..], "SELECT a FROM t");
+    assert_eq!(inner.offset + inner.text.find("SELECT").unwrap(), "EXPLAIN UPGRADE v AS ".len());
 }

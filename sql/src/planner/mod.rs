@@ -8,6 +8,7 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `uid` | the uids that hints give |
+//! | `derivation` | what each operator is computed from, to tell whether state still fits |
 //! | `lower` | plan nodes to relations |
 //! | `refuse` | what can't run as a stream, and what to write instead |
 //! | `relation` | the relations themselves |
@@ -21,6 +22,7 @@
 //!   the order of columns, other columns, filters and branches do not enter it.
 //! - The plan is the binder's, as written: no optimiser of DataFusion has touched it.
 
+mod derivation;
 mod emit;
 mod lower;
 mod refuse;
@@ -41,6 +43,7 @@ use datafusion::common::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, TableSource};
 use weir_catalog::{Catalog, Error, Object, OperatorDescriptor, Result, SqlState};
 
+pub use derivation::derivations;
 pub use text::expression_text;
 pub use written::written_text;
 

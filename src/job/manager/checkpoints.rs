@@ -193,14 +193,17 @@ impl Manager {
         if self.want_checkpoint.is_empty() {
             return;
         }
-        let mut live = BTreeSet::new();
-        for (id, job) in self.jobs.iter_mut().filter(|(_, job)| job.is_live(barrier)) {
-            job.wanted = Some(barrier);
-            live.insert(*id);
-        }
         self.tables_wanted = Some(barrier);
-        for done in std::mem::take(&mut self.want_checkpoint) {
-            self.waiters.push(CheckpointWaiter { barrier, jobs: live.clone(), tables: true, error: None, done });
+        for (of, done) in std::mem::take(&mut self.want_checkpoint) {
+            let group = of.map(|id| self.group_of(id));
+            let mut live = BTreeSet::new();
+            for (id, job) in self.jobs.iter_mut().filter(|(_, job)| job.is_live(barrier)) {
+                if group.as_ref().is_none_or(|group| group.contains(id)) {
+                    job.wanted = Some(barrier);
+                    live.insert(*id);
+                }
+            }
+            self.waiters.push(CheckpointWaiter { barrier, jobs: live, tables: true, error: None, done });
         }
     }
 

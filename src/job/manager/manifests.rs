@@ -8,10 +8,10 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use weir_catalog::{Error, ObjectId, Result};
+use weir_catalog::{Error, ObjectId, Result, SqlState};
 
 use super::checkpoints::Completed;
-use super::{Event, Manager, RETRY_PAUSE};
+use super::{Event, Manager, PinnedCheckpoint, RETRY_PAUSE};
 use crate::checkpoint::{JobCheckpoint, Manifest};
 use crate::job::status::JobState;
 use crate::seams::faults::{self, Fault};
@@ -137,6 +137,52 @@ impl Manager {
                 });
             }
         }
+    }
+
+    /// The newest durable checkpoint of `id` and of what it reads. Errors with `55000` where there is none.
+    pub(super) fn pin(&self, id: ObjectId) -> Result<PinnedCheckpoint> {
+        let job = self.jobs.get(&id).ok_or_else(|| Error::internal("the job does not run"))?;
+        let none = |why: &str| {
+            Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, format!("job \"{}\" has no checkpoint", job.job.name))
+                .with_detail(why.to_string())
+        };
+        // A view that was rebuilt has left the present manifest before the durable one.
+        let manifest = self.retained.back().filter(|_| self.manifest.jobs.contains_key(&id));
+        let manifest = manifest.ok_or_else(|| none("It has not been checkpointed since it began."))?;
+        let checkpoint = manifest.jobs.get(&id).ok_or_else(|| none("It has not been checkpointed since it began."))?;
+        let mut inputs = Vec::new();
+        for input in &job.upstream {
+            let of_input = manifest.jobs.get(input).filter(|other| other.barrier == checkpoint.barrier);
+            inputs.push((*input, of_input.cloned().ok_or_else(|| none("A view that it reads was not checkpointed with it."))?));
+        }
+        let parts = inputs.iter().map(|(_, checkpoint)| checkpoint).chain([checkpoint]).flat_map(|job| job.operators.values());
+        let files = parts.flat_map(|operator| operator.parts.iter().flat_map(|part| &part.files).chain(&operator.closed_splits));
+        let pin = self.context.build.store.pin(files.chain(manifest.tables.iter().flat_map(|tables| &tables.part.files)));
+        Ok(PinnedCheckpoint {
+            job: job.job.clone(),
+            graph: job.graph.clone(),
+            checkpoint: checkpoint.clone(),
+            inputs,
+            tables: manifest.tables.clone(),
+            pin,
+        })
+    }
+
+    /// As [`Manager::pin`], of a job whose subtasks end at once: nothing that it does after this checkpoint is shown or written. `None` where a newer one is
+    /// under way, or a sink has not committed this one.
+    pub(super) fn stop_at_checkpoint(&mut self, id: ObjectId) -> Result<Option<PinnedCheckpoint>> {
+        let pinned = self.pin(id)?;
+        let newest = self.manifest.jobs.get(&id).is_some_and(|checkpoint| checkpoint.barrier == pinned.checkpoint.barrier);
+        let committed =
+            pinned.checkpoint.commits().next().is_none() || self.context.build.committer.through(id) >= pinned.checkpoint.barrier;
+        let Some(job) = self.jobs.get_mut(&id) else { return Ok(None) };
+        if !newest || !committed || job.checkpointing.is_some() || job.state != JobState::Running {
+            return Ok(None);
+        }
+        job.stop_tasks();
+        job.state = JobState::Restarting;
+        self.groups.stale = true;
+        Ok(Some(pinned))
     }
 
     /// Tries a commit again that failed.

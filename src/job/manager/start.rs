@@ -18,8 +18,10 @@ use super::jobs::RunningJob;
 use super::{Event, Manager};
 use crate::checkpoint::JobCheckpoint;
 use crate::job::build::{self, BuiltJob, HeadPlan};
-use crate::job::feed::TableFeed;
+use crate::job::difference::ViewDifference;
+use crate::job::feed::{Backfill, TableFeed};
 use crate::job::status::{JobState, OperatorStatus, stopped_input};
+use crate::job::upgrade::SavepointStart;
 use crate::operators::materialize::RowReader;
 use crate::runtime::exchange::OutputEdge;
 use crate::runtime::replay::{Replay, SplitHistory};
@@ -143,7 +145,11 @@ impl Manager {
         let sender = self.sender.clone();
         self.context.spawner.spawn_blocking(move || {
             let built = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                build::build(&context, &catalog, &definition, &graph, parallelism, &views, restore.as_ref(), run)
+                let start = match (&definition.origin, &restore) {
+                    (Some(origin), None) => SavepointStart::open(&context.files, origin, &graph, &catalog).map(Some)?,
+                    _ => None,
+                };
+                build::build(&context, &catalog, &definition, &graph, parallelism, &views, restore.as_ref(), start.as_ref(), run)
             }))
             .unwrap_or_else(|_| Err(Error::internal("building the job panicked")));
             let _ = sender.send(Event::Built { job: definition.id, run, built });
@@ -201,14 +207,19 @@ impl Manager {
                         histories.push((uid, history.clone()));
                         Head::Connector { source, barriers: receiver, replay: Replay { history, target } }
                     }
-                    HeadPlan::Table { table, projection } => {
+                    HeadPlan::Table { table, projection, since } => {
                         let (sender, receiver) = mpsc::unbounded_channel();
                         barriers.push(sender);
                         let from = restored.as_ref().map_or(attach_commit, |checkpoint| checkpoint.commit);
-                        let feed = Box::new(TableFeed::open(&self.context.tables, &catalog, table, projection, from, restored.is_none())?);
+                        let backfill = match (&restored, since) {
+                            (Some(_), _) => Backfill::None,
+                            (None, Some(saved)) => Backfill::Since(saved),
+                            (None, None) => Backfill::All,
+                        };
+                        let feed = Box::new(TableFeed::open(&self.context.tables, &catalog, table, projection, from, &backfill)?);
                         Head::Table { feed, backfill: restored.is_none(), barriers: receiver }
                     }
-                    HeadPlan::View { view, projection, inbox, sender } => {
+                    HeadPlan::View { view, projection, since, inbox, sender } => {
                         let upstream = self.jobs.get(&view).ok_or_else(|| Error::internal("a view that is read does not run"))?;
                         let handle = self.context.views.read().get(&view).cloned();
                         let handle = handle.ok_or_else(|| Error::internal("a view that is read has no rows"))?;
@@ -234,7 +245,10 @@ impl Manager {
                             open: Box::new(move |barrier| {
                                 let snapshot =
                                     versions.open(barrier).ok_or_else(|| Error::internal("the version that a reader joins at is gone"))?;
-                                Ok(Box::new(ViewFeed { rows: RowReader::new(layout, snapshot), projection: columns }) as Box<dyn Feed>)
+                                Ok(match since {
+                                    Some(saved) => Box::new(ViewDifference::new(&saved, layout, snapshot, columns)) as Box<dyn Feed>,
+                                    None => Box::new(ViewFeed { rows: RowReader::new(layout, snapshot), projection: columns }),
+                                })
                             }),
                             live_from: live_from.clone(),
                         });

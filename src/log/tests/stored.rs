@@ -523,3 +523,80 @@ fn tables_in_rocksdb_come_back_from_a_checkpoint() {
     assert_eq!(scan(&tables.latest().unwrap(), &users), expected);
     assert_eq!(scan(&tables.snapshot(recovered.end).unwrap(), &users), expected);
 }
+
+#[test]
+fn what_transactions_have_written_is_bounded_and_counted() {
+    use crate::state::memory_pool::MemoryPool;
+    let dir = tempfile::tempdir().unwrap();
+    let (log, recovered) = EngineLog::open(LocalFiles::shared(), dir.path(), LogSettings::default()).unwrap();
+    let settings = TablesSettings { max_uncommitted_bytes: 100_000, ..TablesSettings::default() };
+    let tables = Tables::open(log, &recovered, Box::new(MemoryBackend::new()), 0, settings).unwrap();
+    let pool = MemoryPool::new(1 << 20);
+    tables.count_memory(pool.charge(), pool.charge());
+    let users = table(tables.next_object_id(), "users", true);
+    let mut transaction = tables.begin().unwrap();
+    transaction.change_catalog(create(&users)).unwrap();
+    commit(transaction).unwrap();
+
+    let name = "x".repeat(1000);
+    let many = |from: i64, count: i64| rows(&(from..from + count).map(|id| (id, name.as_str())).collect::<Vec<_>>());
+    let mut first = tables.begin().unwrap();
+    first.insert(&users, &many(0, 60)).unwrap();
+    assert!(pool.used() >= 60_000, "{}", pool.used());
+    // Together they hold too much; it fails who asks for more, and does nothing any more.
+    let mut second = tables.begin().unwrap();
+    let error = second.insert(&users, &many(100, 60)).unwrap_err();
+    assert_eq!(*error.code(), SqlState::OUT_OF_MEMORY);
+    assert_eq!(*second.insert(&users, &many(200, 1)).unwrap_err().code(), SqlState::IN_FAILED_SQL_TRANSACTION);
+    drop(second);
+    // What was given up is no longer counted.
+    let mut third = tables.begin().unwrap();
+    third.insert(&users, &many(100, 10)).unwrap();
+    commit(third).unwrap().unwrap();
+    commit(first).unwrap().unwrap();
+    assert_eq!(tables.uncommitted_bytes.load(std::sync::atomic::Ordering::SeqCst), 0);
+    assert_eq!(pool.used(), tables.overlay_bytes());
+    assert_eq!(scan(&tables.latest().unwrap(), &users).len(), 70);
+}
+
+#[test]
+fn a_large_commit_leaves_memory_once_all_have_read_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tables, _) = open_tables(LocalFiles::shared(), dir.path(), small_segments()).unwrap();
+    let users = table(tables.next_object_id(), "users", true);
+    let mut transaction = tables.begin().unwrap();
+    transaction.change_catalog(create(&users)).unwrap();
+    let before = commit(transaction).unwrap().unwrap();
+    let kept = || tables.log().shared.tail.read().commits.iter().map(|(commit, _)| commit.seq).collect::<Vec<_>>();
+    let insert = |from: i64, name: &str| {
+        let mut transaction = tables.begin().unwrap();
+        transaction.insert(&users, &rows(&(from..from + 20).map(|id| (id, name)).collect::<Vec<_>>())).unwrap();
+        commit(transaction).unwrap().unwrap()
+    };
+    let mut slow = tables.reader(users.id, vec![0], before).unwrap();
+    let mut quick = tables.reader(users.id, vec![0], before).unwrap();
+    let large = insert(0, &"x".repeat(1000));
+    assert_eq!(kept(), [large]);
+    let count = |reader: &mut TableReader, cut: CommitSeq| {
+        let mut rows = 0;
+        let mut each = |batch: Batch| {
+            rows += batch.num_rows();
+            Ok(())
+        };
+        reader.changes_through(cut, &mut each).unwrap();
+        rows
+    };
+    assert_eq!(count(&mut quick, large), 20);
+    assert_eq!(kept(), [large], "somebody has not read it");
+    assert_eq!(count(&mut slow, large), 20);
+    assert!(kept().is_empty(), "{:?}", kept());
+    // Without readers it is not kept at all; whoever comes later has it from the files.
+    drop((slow, quick));
+    let larger = insert(100, &"y".repeat(1000));
+    assert!(kept().is_empty(), "{:?}", kept());
+    let mut late = tables.reader(users.id, vec![0], before).unwrap();
+    assert_eq!(count(&mut late, larger), 40);
+    let small = insert(200, "z");
+    assert_eq!(kept(), [small]);
+    assert_eq!(count(&mut late, small), 20);
+}

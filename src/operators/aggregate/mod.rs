@@ -70,6 +70,8 @@ pub struct Aggregate {
     /// Each with the number of its input.
     maps: Vec<(count_map::CountMap, usize)>,
     state: Box<dyn StateBackend>,
+    /// The whole result is to be sent before anything else: what comes after it has nothing of it.
+    send_all: bool,
     /// Scratch: the slot and the encoded key of each row of a batch.
     slots: Vec<u32>,
     keys: EncodedRows,
@@ -101,6 +103,7 @@ impl Aggregate {
             accumulators,
             maps,
             state,
+            send_all: false,
             slots: Vec::new(),
             keys: EncodedRows::new(),
             spec,
@@ -110,6 +113,66 @@ impl Aggregate {
     /// The names and types of the state's value columns: see [`AggregateSpec::state_schema`].
     pub fn state_schema(&self) -> SchemaRef {
         self.state_schema.clone()
+    }
+
+    /// Has the whole result sent before the first change: for an operator that begins with state, before ones that begin without.
+    pub fn send_all_first(&mut self) {
+        self.send_all = true;
+    }
+
+    /// Sends the result of every group in the state, of which nothing is in memory yet, where that is wanted.
+    fn send_all(&mut self, out: &mut dyn Output) -> Result<()> {
+        if !std::mem::take(&mut self.send_all) {
+            return Ok(());
+        }
+        let snapshot = self.state.snapshot()?;
+        for group in self.key_groups.start..self.key_groups.end {
+            let [high, low] = group.to_be_bytes();
+            let mut from = vec![high, low, GROUPS_TAG];
+            let to = [high, low, GROUPS_TAG + 1];
+            loop {
+                let (mut keys, mut next) = (EncodedRows::new(), None);
+                snapshot.scan(&from, &to, &mut |key, _| {
+                    if keys.len() == OUTPUT_ROWS {
+                        next = Some(key.to_vec());
+                        return Ok(false);
+                    }
+                    keys.push(key.get(3..).unwrap_or_default());
+                    Ok(true)
+                })?;
+                self.send_groups(&keys, out)?;
+                match next {
+                    Some(key) => from = key,
+                    None => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the results of these groups, and forgets them again.
+    fn send_groups(&mut self, keys: &EncodedRows, out: &mut dyn Output) -> Result<()> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let (resident, mut slots) = (self.groups.len(), Vec::with_capacity(keys.len()));
+        self.groups.check_room(keys.len())?;
+        if self.groups.is_int64() {
+            let columns = self.key_codec.decode(keys.iter())?;
+            let column = columns.first().and_then(|column| column.as_primitive_opt::<Int64Type>());
+            self.groups.intern_int64(column.ok_or_else(|| Error::internal("a BIGINT key has another type"))?, &mut slots);
+        } else {
+            self.groups.intern_encoded(keys, &mut slots);
+        }
+        self.load_missing(resident)?;
+        let rows = self.accumulators.rows();
+        slots.retain(|slot| self.spec.global || rows.live[*slot as usize] > 0);
+        let mut rows_out = RowsOut { sources: Vec::new(), slots: Vec::new(), kinds: Vec::new() };
+        slots.iter().for_each(|slot| rows_out.push(Source::live(*slot), *slot, RowKind::Insert));
+        self.send(&mut rows_out, out)?;
+        self.groups.tick();
+        self.groups.evict(0, &mut self.accumulators);
+        Ok(())
     }
 
     /// Finds the slot of each row's key, and reads what is not in memory.
@@ -361,13 +424,14 @@ impl Operator for Aggregate {
         Some(self)
     }
 
-    fn process(&mut self, _input: usize, batch: Batch, _out: &mut dyn Output) -> Result<()> {
+    fn process(&mut self, _input: usize, batch: Batch, out: &mut dyn Output) -> Result<()> {
         if batch.num_rows() == 0 {
             return Ok(());
         }
         if self.spec.append_only_input && batch.kinds.as_ref().is_some_and(|kinds| kinds.0.iter().any(|kind| kind & 1 == 1)) {
             return Err(Error::internal("a row was retracted from an append-only stream"));
         }
+        self.send_all(out)?;
         self.groups.tick();
         // Before the first change: whether the global row was emitted is what the state says.
         self.touch_global()?;
@@ -377,6 +441,7 @@ impl Operator for Aggregate {
     }
 
     fn on_barrier(&mut self, _barrier: &Barrier, out: &mut dyn Output) -> Result<()> {
+        self.send_all(out)?;
         self.touch_global()?;
         self.emit(false, out)?;
         self.maps.iter_mut().try_for_each(|(map, _)| map.end_epoch())

@@ -12,6 +12,7 @@ use weir_sql::graph::{AggregateCall, AggregateFunction};
 use super::columns::{Accumulator, Accumulators, Pair};
 use super::count_map::CountMap;
 use super::extremes::Extreme;
+use crate::state::descriptor::StateTexts;
 
 /// What an [`Aggregate`](super::Aggregate) is to do.
 #[derive(Clone, Debug)]
@@ -100,10 +101,23 @@ impl AggregateSpec {
     pub fn state_schema(&self) -> Result<SchemaRef> {
         Ok(Plan::new(self)?.state_schema)
     }
+
+    /// What each part of the state holds, where the input's columns are computed as `texts` say.
+    pub fn state_texts(&self, texts: &[String]) -> Result<StateTexts> {
+        let plan = Plan::new(self)?;
+        let (builder, _) = Builder::planned(self)?;
+        Ok(builder.state_texts(&plan.state_schema, &plan.accumulators, texts))
+    }
 }
 
 impl Plan {
     pub fn new(spec: &AggregateSpec) -> Result<Plan> {
+        Builder::planned(spec).and_then(|(builder, results)| builder.finish(results))
+    }
+}
+
+impl<'a> Builder<'a> {
+    fn planned(spec: &'a AggregateSpec) -> Result<(Builder<'a>, Vec<ResultColumn>)> {
         if spec.global && spec.group_columns > 0 {
             return Err(Error::internal("a global aggregate has group columns"));
         }
@@ -114,7 +128,7 @@ impl Plan {
         let all_rows = builder.input(None, None)?;
         builder.accumulator(Kind::Count, Feed::Rows(all_rows))?;
         let results = spec.calls.iter().enumerate().map(|(i, call)| builder.call(i, call)).collect::<Result<Vec<_>>>()?;
-        builder.finish(results)
+        Ok((builder, results))
     }
 }
 
@@ -212,6 +226,44 @@ impl Builder<'_> {
             name.push_str(&format!("_where_{}", column(filter)));
         }
         name
+    }
+
+    /// What an accumulator holds, whatever columns are called; `texts` are those of the input's columns.
+    fn text(&self, kind: Kind, feed: Feed, texts: &[String]) -> String {
+        let input = self.input_of(feed);
+        let column = |column: usize| texts.get(column).map_or("", String::as_str);
+        let argument = input.argument.map_or("*", column);
+        let filter = input.filter.map(|filter| format!(" where {}", column(filter))).unwrap_or_default();
+        let over = if matches!(feed, Feed::Map(_)) { "values of " } else { "" };
+        let kind = match kind {
+            Kind::Count => "count",
+            Kind::Sum => "sum",
+            Kind::Min => "min",
+            Kind::Max => "max",
+        };
+        format!("{kind} of {over}{argument}{filter}")
+    }
+
+    fn map_text(&self, map: Map, texts: &[String]) -> String {
+        let Input { argument, filter } = self.inputs[map.input];
+        let column = |column: usize| texts.get(column).map_or("", String::as_str);
+        let filter = filter.map(|filter| format!(" where {}", column(filter))).unwrap_or_default();
+        let order = if map.order == MapOrder::Descending { ", greatest first" } else { "" };
+        format!("counts of {}{filter}{order}", argument.map_or("*", column))
+    }
+
+    /// As [`AggregateSpec::state_texts`]; `schema` is the state's.
+    fn state_texts(&self, schema: &Schema, accumulators: &Accumulators, texts: &[String]) -> StateTexts {
+        let mut names = schema.fields().iter().map(|field| field.name().clone());
+        let mut columns = Vec::new();
+        for ((kind, feed), accumulator) in self.accumulators.iter().zip(&accumulators.columns) {
+            let text = self.text(*kind, *feed, texts);
+            let width = accumulator.state_fields("").len();
+            columns.extend(names.by_ref().take(width).enumerate().map(|(part, name)| (name, format!("{text} #{part}"))));
+        }
+        let tag = |map: usize| (map + 1 + GROUPS_TAG as usize) as u8;
+        let maps = self.maps.iter().enumerate().map(|(i, map)| (tag(i), self.map_text(*map, texts))).collect();
+        StateTexts { columns, maps }
     }
 
     fn finish(self, results: Vec<ResultColumn>) -> Result<Plan> {

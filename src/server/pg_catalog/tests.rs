@@ -32,6 +32,7 @@ fn job(id: u64, name: &str, kind: JobKind) -> Object {
         macros: Vec::new(),
         operators: Vec::new(),
         parallelism: 1,
+        origin: None,
     })
 }
 

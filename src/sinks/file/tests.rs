@@ -48,6 +48,7 @@ fn job(options: &BTreeMap<String, String>) -> Job {
         macros: Vec::new(),
         operators: Vec::new(),
         parallelism: 1,
+        origin: None,
     }
 }
 

@@ -195,6 +195,11 @@ impl NexmarkConfig {
         self.events.is_some() && !self.keep_alive
     }
 
+    /// Whether its rows come at a rate, and not as fast as they are read.
+    pub fn is_paced(&self) -> bool {
+        self.wall_rate.is_some()
+    }
+
     /// What fills each of `columns`.
     pub(super) fn resolve(&self, columns: &[Column]) -> Result<Vec<TableColumn>> {
         columns.iter().map(|column| fields::resolve(self.table, column)).collect()

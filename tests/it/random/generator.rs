@@ -53,6 +53,8 @@ pub struct Numbers {
 pub struct Case {
     tables: Vec<Relation>,
     pub steps: Vec<Step>,
+    /// Of each view its name, its query, and one that differs from it in one decision.
+    pub changed: Vec<(String, String, String)>,
 }
 
 /// What happens next.
@@ -132,11 +134,18 @@ impl Case {
         let mut places: Vec<usize> = (0..numbers.views.len()).map(|_| choices.below(numbers.steps.len() + 1)).collect();
         places.sort_unstable();
         let mut views = numbers.views.iter().zip(places).enumerate().peekable();
+        let mut changed = Vec::new();
         let mut writer = Writer { tables: tables.clone(), next_id: 1 };
         for (place, step) in numbers.steps.iter().map(Some).chain([None]).enumerate() {
             while let Some((i, (list, _))) = views.next_if(|(_, (_, at))| *at == place) {
                 let query = query(&mut Choices::new(list), &relations, 2);
                 let name = format!("{prefix}v{i}");
+                let mut other = list.clone();
+                let decision = list.iter().fold(i, |sum, number| sum.wrapping_add(*number as usize)) % (list.len() + 1).min(30);
+                other.resize(other.len().max(decision + 1), 0);
+                other[decision] = other[decision].wrapping_add(1);
+                let other = self::query(&mut Choices::new(&other), &relations, 2);
+                changed.push((name.clone(), query.sql.clone(), other.sql));
                 steps.push(Step::Create { name: name.clone(), sql: format!("CREATE MATERIALIZED VIEW {name} AS {}", query.sql) });
                 relations.push(Relation { name, columns: query.columns, keyed: false });
             }
@@ -145,7 +154,7 @@ impl Case {
             }
         }
         steps.push(Step::Compare);
-        Case { tables, steps }
+        Case { tables, steps, changed }
     }
 
     /// A case of random numbers.

@@ -82,6 +82,7 @@ fn catalog() -> Catalog {
         macros: Vec::new(),
         operators: Vec::new(),
         parallelism: 2,
+        origin: None,
     };
     let hot = view(
         5,

@@ -1,0 +1,570 @@
+//! What a job takes over of a savepoint: by uid, which state is used, which is built anew, and from where each source goes on.
+//!
+//! ```text
+//!   source ──▶ aggregate ──▶ calc ──▶ rows
+//!     │            │                    │
+//!     │            └ kept, built anew   └ kept, built anew
+//!     └ goes on from the savepoint: what has changed since      (what reads it is kept)
+//!       begins anew: all rows                                   (what reads it is built anew)
+//! ```
+//!
+//! What is built anew is fed with all rows of its input: from a source that can be read again, or from the state of a kept operator before it, which sends
+//! its whole result once. What is kept gets only what has changed. So all that one source or operator feeds is kept or is built anew, all of it; the one exception is
+//! a source that can't be read again, which goes on where the savepoint has it, whatever it feeds.
+//!
+//! # Invariants
+//! - Where every source can be read again, the result is the batch answer of the present query over the present rows, whatever is kept.
+//! - Kept is only what was computed from the same rows in the same way (its [`Derivation`]); where the rows can't be read again also what was not, and the verdict
+//!   says so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use arrow::datatypes::DataType;
+use weir_catalog::{Catalog, ChangelogMode, Derivation, Error, JobOrigin, Object, Result, SqlState};
+use weir_sql::graph::{Node, NodeId, NodeOp, StreamGraph};
+
+use super::compatibility::Verdict;
+use crate::checkpoint::savepoint::{self, SavedOperator, Savepoint};
+use crate::checkpoint::{JobCheckpoint, OperatorCheckpoint};
+use crate::operators::aggregate::AggregateSpec;
+use crate::seams::files::FilesRef;
+use crate::sources::connector;
+use crate::sources::splits::SplitPortion;
+use crate::state::StateSize;
+use crate::state::convert::{ColumnOrigin, Conversion, StateConversion, ValueConversion};
+use crate::state::descriptor::StateTexts;
+
+/// What becomes of one operator's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateVerdict {
+    pub uid: String,
+    pub operator: String,
+    pub verdict: Verdict,
+    pub reason: String,
+    /// How much of the savepoint's state it is about.
+    pub size: StateSize,
+}
+
+/// A kept operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its uid in the savepoint.
+    pub saved: String,
+    pub conversion: Option<Conversion>,
+}
+
+/// What a job takes over of a savepoint.
+#[derive(Clone, Debug, Default)]
+pub struct StatePlan {
+    pub verdicts: Vec<StateVerdict>,
+    /// By uid in the job.
+    pub kept: BTreeMap<String, Kept>,
+    /// The sources of which what has changed since is read; all others are read from their beginning.
+    pub since: BTreeSet<NodeId>,
+    /// Kept operators that send their whole result once.
+    pub resent: BTreeSet<NodeId>,
+    /// State that is lost: by uid in the savepoint.
+    pub lost: Vec<String>,
+    /// Operators that are built anew and whose former rows can't be read again.
+    pub begin_now: Vec<String>,
+}
+
+/// What is saved of the operators of `graph`: to be compared when they are planned again.
+pub fn saved_operators(graph: &StreamGraph, catalog: &Catalog) -> Result<BTreeMap<String, SavedOperator>> {
+    let mut operators = BTreeMap::new();
+    for (uid, derivation) in weir_sql::derivations(graph, catalog)? {
+        let node = graph.node_by_uid(&uid).ok_or_else(|| Error::internal("an operator with a derivation is gone"))?;
+        let state = match aggregate_spec(graph, node) {
+            Some(spec) => spec.state_texts(&derivation.inputs)?,
+            None => StateTexts::default(),
+        };
+        operators.insert(uid, SavedOperator { derivation, state });
+    }
+    Ok(operators)
+}
+
+/// What the aggregate `node` does; `None` for other nodes.
+pub fn aggregate_spec(graph: &StreamGraph, node: &Node) -> Option<AggregateSpec> {
+    let NodeOp::Aggregate { group_columns, calls, global } = &node.op else { return None };
+    let input = &graph.nodes[node.inputs.first()?.from];
+    Some(AggregateSpec {
+        input: input.schema.clone(),
+        output: node.schema.clone(),
+        group_columns: *group_columns,
+        calls: calls.clone(),
+        global: *global,
+        append_only_input: input.changelog == ChangelogMode::Append,
+    })
+}
+
+fn is_stateful(node: &Node) -> bool {
+    matches!(node.op, NodeOp::Aggregate { .. } | NodeOp::Materialize)
+}
+
+fn family(node: &Node) -> &'static str {
+    match node.op {
+        NodeOp::Aggregate { .. } => "aggregate",
+        NodeOp::Materialize => "rows",
+        _ => "source",
+    }
+}
+
+/// What could become of an operator if it stood alone.
+struct Candidate {
+    keep: Option<Kept>,
+    verdict: Verdict,
+    reason: String,
+}
+
+impl Candidate {
+    fn rebuilt(reason: impl Into<String>) -> Candidate {
+        Candidate { keep: None, verdict: Verdict::Rebuilt, reason: reason.into() }
+    }
+}
+
+struct Planner<'a> {
+    saved: &'a Savepoint,
+    graph: &'a StreamGraph,
+    catalog: &'a Catalog,
+    operators: BTreeMap<String, SavedOperator>,
+    /// By uid in the job, the uid in the savepoint.
+    saved_uid: BTreeMap<String, String>,
+    /// For each node: whether all that it is computed from can be read again.
+    again: Vec<bool>,
+}
+
+impl StatePlan {
+    /// What a job with the plan `graph` takes over of `saved`; `uids` names operators of the savepoint as they are called in the job.
+    ///
+    /// Errors: `42704` where `uids` names what is not there, `0A000` where an operator can't go on without rows that are gone.
+    pub fn new(saved: &Savepoint, graph: &StreamGraph, catalog: &Catalog, uids: &[(String, String)]) -> Result<StatePlan> {
+        let operators = saved_operators(graph, catalog)?;
+        let saved_uid = match_uids(saved, graph, uids)?;
+        let mut planner = Planner { saved, graph, catalog, operators, saved_uid, again: Vec::new() };
+        for node in &graph.nodes {
+            let again = planner.can_be_read_again(node)?;
+            planner.again.push(again);
+        }
+        planner.plan()
+    }
+
+    /// `55000` where state is lost and nobody said that it may be.
+    pub fn check_allowed(&self, allow_non_restored_state: bool) -> Result<()> {
+        if self.lost.is_empty() || allow_non_restored_state {
+            return Ok(());
+        }
+        let uids: Vec<String> = self.lost.iter().map(|uid| format!("\"{uid}\"")).collect();
+        Err(Error::new(
+            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+            format!("the savepoint has state that is not restored: {}", uids.join(", ")),
+        )
+        .with_detail(
+            self.verdicts
+                .iter()
+                .filter(|verdict| matches!(verdict.verdict, Verdict::Rebuilt | Verdict::Dropped))
+                .map(|verdict| format!("{}: {} ({})", verdict.uid, verdict.verdict.as_str(), verdict.reason))
+                .collect::<Vec<_>>()
+                .join("\n"),
+        )
+        .with_hint(
+            "Give operators their former uid, map it with FROM SAVEPOINT ... (old AS new), or add ALLOW NON RESTORED STATE before AS.",
+        ))
+    }
+}
+
+/// By uid of the job, the uid of the savepoint that it takes its state from, whether it fits or not.
+fn match_uids(saved: &Savepoint, graph: &StreamGraph, uids: &[(String, String)]) -> Result<BTreeMap<String, String>> {
+    let mut matched: BTreeMap<String, String> = BTreeMap::new();
+    for (old, new) in uids {
+        if !saved.operators.contains_key(old) {
+            let there: Vec<&str> = saved.operators.keys().map(String::as_str).collect();
+            return Err(Error::new(SqlState::UNDEFINED_OBJECT, format!("the savepoint has no operator \"{old}\""))
+                .with_detail(format!("It has: {}.", there.join(", "))));
+        }
+        if graph.node_by_uid(new).is_none() {
+            let there: Vec<&str> = graph.nodes.iter().filter_map(|node| node.uid.as_deref()).collect();
+            return Err(Error::new(SqlState::UNDEFINED_OBJECT, format!("the query has no operator \"{new}\""))
+                .with_detail(format!("It has: {}.", there.join(", "))));
+        }
+        if matched.values().any(|other| other == old) || matched.insert(new.clone(), old.clone()).is_some() {
+            return Err(Error::new(SqlState::SYNTAX_ERROR, format!("\"{old}\" AS \"{new}\": a uid is named twice")));
+        }
+    }
+    for node in &graph.nodes {
+        let Some(uid) = &node.uid else { continue };
+        let is_free = |candidate: &str, matched: &BTreeMap<String, String>| {
+            saved.operators.contains_key(candidate) && !matched.values().any(|other| other == candidate)
+        };
+        if matched.contains_key(uid) {
+            continue;
+        }
+        if is_free(uid, &matched) {
+            matched.insert(uid.clone(), uid.clone());
+        } else if matches!(node.op, NodeOp::Materialize) {
+            // A view's rows are called after the view: another view's are the same, but for the name.
+            let rows = format!("{}/rows", saved.job.name);
+            if is_free(&rows, &matched) {
+                matched.insert(uid.clone(), rows);
+            }
+        }
+    }
+    Ok(matched)
+}
+
+impl Planner<'_> {
+    fn can_be_read_again(&self, node: &Node) -> Result<bool> {
+        Ok(match &node.op {
+            NodeOp::TableScan { .. } | NodeOp::ViewScan { .. } | NodeOp::Values { .. } => true,
+            NodeOp::ConnectorScan { table, .. } => match self.catalog.get_id(*table).map(AsRef::as_ref) {
+                Some(Object::ConnectorTable(table)) => connector::can_be_read_again(table)?,
+                _ => false,
+            },
+            _ => node.inputs.iter().all(|edge| self.again[edge.from]),
+        })
+    }
+
+    /// The sources and operators with state that feed `node` directly.
+    fn providers(&self, node: &Node) -> BTreeSet<NodeId> {
+        let mut found = BTreeSet::new();
+        let mut open: Vec<NodeId> = node.inputs.iter().map(|edge| edge.from).collect();
+        while let Some(id) = open.pop() {
+            let node = &self.graph.nodes[id];
+            if is_stateful(node) || node.inputs.is_empty() {
+                found.insert(id);
+            } else {
+                open.extend(node.inputs.iter().map(|edge| edge.from));
+            }
+        }
+        found
+    }
+
+    fn saved_state(&self, node: &Node) -> Option<(&str, &SavedOperator, &OperatorCheckpoint)> {
+        let uid = self.saved_uid.get(node.uid.as_deref()?)?;
+        Some((uid, self.saved.operators.get(uid)?, self.saved.checkpoint.operators.get(uid)?))
+    }
+
+    fn candidate(&self, node: &Node) -> Result<Candidate> {
+        let Some((saved_uid, saved, checkpoint)) = self.saved_state(node) else {
+            return Ok(Candidate::rebuilt("there is no state with this uid"));
+        };
+        let descriptor = self.saved.job.operators.iter().find(|operator| operator.uid == saved_uid);
+        let was = match descriptor.map(|descriptor| descriptor.operator.as_str()) {
+            Some("rows") => "rows",
+            Some("source") => "source",
+            _ => "aggregate",
+        };
+        if was != family(node) {
+            return Ok(Candidate::rebuilt(format!("the operator was {was}, and is {}", family(node))));
+        }
+        let uid = node.uid.as_deref().unwrap_or_default();
+        let planned = self.operators.get(uid).ok_or_else(|| Error::internal("an operator has no derivation"))?;
+        let again = self.again[node.id];
+        let types = |derivation: &Derivation| derivation.key.iter().map(|column| column.type_name.clone()).collect::<Vec<_>>();
+        let key = |derivation: &Derivation| derivation.key.iter().map(|column| column.text.clone()).collect::<Vec<_>>();
+        if types(&saved.derivation) != types(&planned.derivation) || key(&saved.derivation) != key(&planned.derivation) {
+            return Ok(Candidate::rebuilt(format!("the key was ({}), and is ({})", names(&saved.derivation), names(&planned.derivation))));
+        }
+        let mut notes = Vec::new();
+        if saved.derivation.relation != planned.derivation.relation {
+            if again {
+                return Ok(Candidate::rebuilt("it is computed from other rows"));
+            }
+            notes.push("it is computed from other rows from now on, those before stay as they were counted".to_string());
+        }
+        let keep = |conversion: Option<Conversion>| Some(Kept { saved: saved_uid.to_string(), conversion });
+        match &node.op {
+            NodeOp::Aggregate { .. } => {
+                let conversion = self.aggregate_conversion(node, saved, planned, checkpoint, again, &mut notes)?;
+                Ok(match conversion {
+                    Err(reason) => Candidate::rebuilt(reason),
+                    Ok(conversion) => {
+                        let verdict = if conversion.is_some() { Verdict::Converted } else { Verdict::Reused };
+                        Candidate { keep: keep(conversion), verdict, reason: notes.join("; ") }
+                    }
+                })
+            }
+            _ => {
+                let columns = |derivation: &Derivation| {
+                    derivation.columns.iter().map(|column| (column.text.clone(), column.type_name.clone())).collect::<Vec<_>>()
+                };
+                if columns(&saved.derivation) != columns(&planned.derivation) {
+                    return Ok(Candidate::rebuilt(format!(
+                        "its columns were ({}), and are ({})",
+                        column_names(&saved.derivation),
+                        column_names(&planned.derivation)
+                    )));
+                }
+                Ok(Candidate { keep: keep(None), verdict: Verdict::Reused, reason: notes.join("; ") })
+            }
+        }
+    }
+
+    /// How the groups of `node` are brought over; `Ok(None)`: as they are. `Err`: why they can't be.
+    fn aggregate_conversion(
+        &self,
+        node: &Node,
+        saved: &SavedOperator,
+        planned: &SavedOperator,
+        checkpoint: &OperatorCheckpoint,
+        again: bool,
+        notes: &mut Vec<String>,
+    ) -> Result<std::result::Result<Option<Conversion>, String>> {
+        let spec = aggregate_spec(self.graph, node).ok_or_else(|| Error::internal("an aggregate has no spec"))?;
+        let schema = spec.state_schema()?;
+        let Some(groups) = checkpoint.states.iter().find(|state| state.tag == 0) else {
+            return Ok(Err("its state is not described".into()));
+        };
+        let types = |columns: &[crate::state::descriptor::StateColumn]| {
+            columns.iter().map(|column| column.data_type()).collect::<Result<Vec<DataType>>>()
+        };
+        let from: BTreeMap<u8, Vec<DataType>> =
+            groups.schemas.iter().map(|(number, columns)| Ok((*number, types(columns)?))).collect::<Result<_>>()?;
+        let newest = groups.schemas.last_key_value().map(|(number, _)| *number);
+        let old_types = newest.and_then(|number| from.get(&number)).cloned().unwrap_or_default();
+        let to: Vec<DataType> = schema.fields().iter().map(|field| field.data_type().clone()).collect();
+        let mut columns = Vec::with_capacity(to.len());
+        let mut begins = Vec::new();
+        for ((name, text), (ty, field)) in planned.state.columns.iter().zip(to.iter().zip(schema.fields())) {
+            let place = saved.state.columns.iter().position(|(_, other)| other == text);
+            match place {
+                Some(place) if old_types.get(place).is_some_and(|old| old == ty || widens(old, ty)) => {
+                    columns.push(ColumnOrigin::Column(place))
+                }
+                Some(place) => {
+                    let old = old_types.get(place).map_or_else(String::new, ToString::to_string);
+                    return Ok(Err(format!("{name} was {old}, and is {ty}: its values need not fit")));
+                }
+                None => {
+                    begins.push(name.clone());
+                    columns.push(if field.is_nullable() { ColumnOrigin::Null } else { ColumnOrigin::Zero });
+                }
+            }
+        }
+        let mut maps = Vec::new();
+        for (tag, text) in &planned.state.maps {
+            match saved.state.maps.iter().find(|(_, other)| other == text) {
+                Some((old, _)) => maps.push(StateConversion { from_tag: *old, to_tag: *tag, values: None }),
+                None => begins.push(text.clone()),
+            }
+        }
+        if !begins.is_empty() {
+            begins.dedup();
+            let list = begins.join(", ");
+            if again {
+                return Ok(Err(format!("new in its state: {list}")));
+            }
+            if !spec.append_only_input {
+                return Err(Error::unsupported(format!(
+                    "operator \"{}\" can't begin to keep {list}",
+                    node.uid.as_deref().unwrap_or_default()
+                ))
+                .with_detail("Its input takes rows away, and those that came before can't be read again."));
+            }
+            notes.push(format!("new in its state, and counted from now on: {list}"));
+        }
+        let gone: Vec<&str> = (saved.state.columns.iter())
+            .filter(|(_, text)| !planned.state.columns.iter().any(|(_, other)| other == text))
+            .map(|(name, _)| name.as_str())
+            .collect();
+        if !gone.is_empty() {
+            notes.push(format!("no longer kept: {}", gone.join(", ")));
+        }
+        let in_place = |(at, origin): (usize, &ColumnOrigin)| *origin == ColumnOrigin::Column(at);
+        let same_values = from.len() == 1 && old_types == to && columns.iter().enumerate().all(in_place);
+        let same_maps = maps.iter().all(|map| map.from_tag == map.to_tag) && maps.len() == saved.state.maps.len();
+        if same_values && same_maps {
+            return Ok(Ok(None));
+        }
+        if notes.is_empty() {
+            notes.push("its columns stand in another order".into());
+        }
+        let values = (!same_values).then_some(ValueConversion { from, to, columns });
+        let states = std::iter::once(StateConversion { from_tag: 0, to_tag: 0, values }).chain(maps).collect();
+        Ok(Ok(Some(Conversion { states })))
+    }
+
+    fn plan(&self) -> Result<StatePlan> {
+        let stateful: Vec<&Node> = self.graph.nodes.iter().filter(|node| is_stateful(node)).collect();
+        let mut candidates: BTreeMap<NodeId, Candidate> = BTreeMap::new();
+        for node in &stateful {
+            candidates.insert(node.id, self.candidate(node)?);
+        }
+        let mut consumers: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
+        for node in &stateful {
+            for provider in self.providers(node) {
+                consumers.entry(provider).or_default().push(node.id);
+            }
+        }
+        // What feeds a sink, which has no state, goes on: it is as if the sink were kept.
+        let root = self.graph.root();
+        let feeds_sink = if matches!(root.op, NodeOp::Sink) { self.providers(root) } else { BTreeSet::new() };
+        loop {
+            let mut changed = false;
+            for (provider, fed) in &consumers {
+                let node = &self.graph.nodes[*provider];
+                let is_kept = |id: &NodeId| candidates.get(id).is_some_and(|candidate| candidate.keep.is_some());
+                let reason = if is_stateful(node) && !is_kept(provider) {
+                    "what feeds it is built anew"
+                } else if fed.iter().all(is_kept) || !(is_stateful(node) || self.again[*provider]) {
+                    continue;
+                } else {
+                    "what is fed with it is built anew"
+                };
+                for id in fed {
+                    if let Some(candidate) = candidates.get_mut(id).filter(|candidate| candidate.keep.is_some()) {
+                        *candidate = Candidate::rebuilt(reason);
+                        changed = true;
+                    }
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        let mut plan = StatePlan::default();
+        for (provider, fed) in &consumers {
+            let kept = |id: &NodeId| candidates.get(id).is_some_and(|candidate| candidate.keep.is_some());
+            let node = &self.graph.nodes[*provider];
+            if !is_stateful(node) {
+                if fed.iter().all(kept) || !self.again[*provider] {
+                    plan.since.insert(*provider);
+                }
+            } else if kept(provider) && !fed.iter().all(kept) {
+                plan.resent.insert(*provider);
+            }
+        }
+        for provider in feeds_sink {
+            let node = &self.graph.nodes[provider];
+            if !is_stateful(node) && !consumers.contains_key(&provider) {
+                plan.since.insert(provider);
+            }
+        }
+        let mut taken = BTreeSet::new();
+        for node in &stateful {
+            let uid = node.uid.clone().unwrap_or_default();
+            let Candidate { keep, verdict, mut reason } =
+                candidates.remove(&node.id).ok_or_else(|| Error::internal("an operator has no verdict"))?;
+            let state = self.saved_state(node);
+            let size = state.map_or_else(StateSize::default, |(_, _, checkpoint)| size_of(checkpoint));
+            if let Some((saved_uid, _, _)) = state {
+                taken.insert(saved_uid.to_string());
+            }
+            if let Some(keep) = keep {
+                plan.kept.insert(uid.clone(), keep);
+            } else {
+                let lacks: Vec<&NodeId> =
+                    consumers.iter().filter(|(_, fed)| fed.contains(&node.id)).map(|(provider, _)| provider).collect();
+                let from_state = lacks.iter().any(|provider| plan.resent.contains(provider));
+                let gone = lacks.iter().any(|provider| !is_stateful(&self.graph.nodes[**provider]) && !self.again[**provider]);
+                reason.push_str(match (gone, from_state) {
+                    (true, _) => ": it begins with the rows from now on",
+                    (false, true) => ": it is filled from the state before it",
+                    (false, false) => ": all rows are read again",
+                });
+                if gone {
+                    plan.begin_now.push(uid.clone());
+                    plan.lost.extend(state.map(|(saved_uid, _, _)| saved_uid.to_string()));
+                }
+            }
+            plan.verdicts.push(StateVerdict { uid, operator: family(node).into(), verdict, reason, size });
+        }
+        for (uid, checkpoint) in &self.saved.checkpoint.operators {
+            if checkpoint.parts.is_empty() || taken.contains(uid) {
+                continue;
+            }
+            let descriptor = self.saved.job.operators.iter().find(|operator| operator.uid == *uid);
+            plan.verdicts.push(StateVerdict {
+                uid: uid.clone(),
+                operator: descriptor.map_or_else(String::new, |descriptor| descriptor.operator.clone()),
+                verdict: Verdict::Dropped,
+                reason: "no operator has this uid".into(),
+                size: size_of(checkpoint),
+            });
+            plan.lost.push(uid.clone());
+        }
+        Ok(plan)
+    }
+}
+
+fn size_of(checkpoint: &OperatorCheckpoint) -> StateSize {
+    checkpoint
+        .parts
+        .iter()
+        .fold(StateSize::default(), |sum, part| StateSize { rows: sum.rows + part.size.rows, bytes: sum.bytes + part.size.bytes })
+}
+
+fn names(derivation: &Derivation) -> String {
+    derivation.key.iter().map(|column| format!("{} {}", column.name, column.type_name)).collect::<Vec<_>>().join(", ")
+}
+
+fn column_names(derivation: &Derivation) -> String {
+    derivation.columns.iter().map(|column| format!("{} {}", column.name, column.type_name)).collect::<Vec<_>>().join(", ")
+}
+
+/// Whether every value of `from` is one of `to`.
+fn widens(from: &DataType, to: &DataType) -> bool {
+    use DataType::{Decimal128, Int32, Int64};
+    match (from, to) {
+        (Int32, Int64) => true,
+        (Int32, Decimal128(precision, scale)) => *scale >= 0 && i16::from(*precision) - i16::from(*scale) >= 10,
+        (Int64, Decimal128(precision, scale)) => *scale >= 0 && i16::from(*precision) - i16::from(*scale) >= 19,
+        (Decimal128(p1, s1), Decimal128(p2, s2)) => s2 >= s1 && i16::from(*p2) - i16::from(*s2) >= i16::from(*p1) - i16::from(*s1),
+        _ => false,
+    }
+}
+
+/// A savepoint that a job is about to begin with.
+#[derive(Debug)]
+pub struct SavepointStart {
+    pub folder: PathBuf,
+    pub saved: Savepoint,
+    pub plan: StatePlan,
+    /// What is kept, as if it were the job's own checkpoint: under the job's uids, with the splits of the sources that go on.
+    pub checkpoint: JobCheckpoint,
+}
+
+impl SavepointStart {
+    /// Reads the savepoint of `origin` and decides what a job with the plan `graph` takes over. Waits for disk.
+    pub fn open(files: &FilesRef, origin: &JobOrigin, graph: &StreamGraph, catalog: &Catalog) -> Result<SavepointStart> {
+        let folder = PathBuf::from(&origin.savepoint);
+        let saved = savepoint::read(files, &folder)?;
+        let plan = StatePlan::new(&saved, graph, catalog, &origin.uids)?;
+        plan.check_allowed(origin.allow_non_restored_state)?;
+        let checkpoint = kept_checkpoint(files, &folder, &saved, &plan, graph)?;
+        Ok(SavepointStart { folder, saved, plan, checkpoint })
+    }
+}
+
+fn kept_checkpoint(files: &FilesRef, folder: &Path, saved: &Savepoint, plan: &StatePlan, graph: &StreamGraph) -> Result<JobCheckpoint> {
+    let mut operators = BTreeMap::new();
+    for (uid, kept) in &plan.kept {
+        if let Some(checkpoint) = saved.checkpoint.operators.get(&kept.saved) {
+            let (states, parts) = (checkpoint.states.clone(), checkpoint.parts.clone());
+            operators.insert(uid.clone(), OperatorCheckpoint { states, parts, ..OperatorCheckpoint::default() });
+        }
+    }
+    // Constants were sent, where what they feed is kept; they have no uid that would last.
+    let values = saved.checkpoint.operators.iter().find(|(uid, _)| uid.starts_with("values-")).map(|(_, operator)| operator.splits.clone());
+    for id in &plan.since {
+        let node = &graph.nodes[*id];
+        match &node.op {
+            NodeOp::Values { .. } => {
+                let splits = values.clone().unwrap_or_default();
+                operators.insert(format!("values-{id}"), OperatorCheckpoint { splits, ..OperatorCheckpoint::default() });
+            }
+            NodeOp::ConnectorScan { .. } => {
+                let uid = node.uid.clone().unwrap_or_default();
+                let Some(checkpoint) = saved.checkpoint.operators.get(&uid) else { continue };
+                let mut splits = checkpoint.splits.clone();
+                for file in &checkpoint.closed_splits {
+                    splits.extend(SplitPortion::read(savepoint::read_file(files, folder, file)?)?);
+                }
+                operators.insert(uid, OperatorCheckpoint { splits, ..OperatorCheckpoint::default() });
+            }
+            _ => {}
+        }
+    }
+    let JobCheckpoint { commit, time_us, .. } = saved.checkpoint;
+    Ok(JobCheckpoint { barrier: 0, commit, time_us, operators, finished: false })
+}
