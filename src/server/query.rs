@@ -11,6 +11,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use datafusion::catalog::{Session as DataFusionSession, TableProvider};
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::DefaultTableSource;
 use datafusion::error::{DataFusionError, Result as DataFusionResult};
@@ -19,7 +20,11 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, TaskContext};
 use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown, TableScan, TableType};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
+use datafusion::physical_optimizer::projection_pushdown::ProjectionPushdown;
 use datafusion::physical_plan::coop::CooperativeExec;
+use datafusion::physical_plan::projection::remove_unnecessary_projections;
 use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
@@ -131,6 +136,25 @@ impl Drop for QueryThreads {
     }
 }
 
+/// DataFusion's rule of this purpose without its second half, which computes the parts of a join's condition that need one side alone for every row of that
+/// side: also those that a CASE keeps from being computed where they fail.
+#[derive(Debug)]
+struct FewerProjections;
+
+impl PhysicalOptimizerRule for FewerProjections {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _config: &ConfigOptions) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
+        plan.transform_down(remove_unnecessary_projections).map(|transformed| transformed.data)
+    }
+
+    fn name(&self) -> &str {
+        "FewerProjections"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
 /// Ends a task with what waits for it.
 struct Waited<T>(JoinHandle<T>);
 
@@ -161,7 +185,15 @@ impl QueryRunner {
             }))
             .build_arc()
             .map_err(from_datafusion)?;
-        let state = SessionStateBuilder::new().with_config(config).with_runtime_env(runtime).with_default_features().build();
+        let rules = PhysicalOptimizer::new().rules.into_iter().map(|rule| -> Arc<dyn PhysicalOptimizerRule + Send + Sync> {
+            if rule.name() == ProjectionPushdown::new().name() { Arc::new(FewerProjections) } else { rule }
+        });
+        let state = SessionStateBuilder::new()
+            .with_config(config)
+            .with_runtime_env(runtime)
+            .with_default_features()
+            .with_physical_optimizer_rules(rules.collect())
+            .build();
         Ok(QueryRunner { engine, state, threads: Arc::new(QueryThreads::new()?) })
     }
 
