@@ -505,24 +505,6 @@ impl Unnesting<'_> {
         let group = self.named(&aggregate.group_expr, &aggregate.schema, 0, plan)?;
         let calls = self.named(&aggregate.aggr_expr, &aggregate.schema, aggregate.group_expr.len(), plan)?;
         let is_global = group.is_empty();
-        let calls = match order_of(&aggregate.input).map_err(bind_error)? {
-            Some(order) => {
-                let order = order
-                    .into_iter()
-                    .map(|key| Ok(SortExpr { expr: self.inside(key.expr, &aggregate.input)?, ..key }))
-                    .collect::<Result<Vec<_>>>()?;
-                let fields = aggregate.schema.iter().skip(aggregate.group_expr.len());
-                let ordered = calls.into_iter().zip(fields).map(|(call, (qualifier, field))| {
-                    let call = in_order(call, &order)?;
-                    Ok(match call.transformed {
-                        true => call.data.unalias().alias_qualified(qualifier.cloned(), field.name()),
-                        false => call.data,
-                    })
-                });
-                ordered.collect::<Result<Vec<_>, DataFusionError>>().map_err(bind_error)?
-            }
-            None => calls,
-        };
         let input = Arc::new(self.rows(&aggregate.input)?);
         let group = column_exprs(&self.columns).chain(group).collect();
         let grouped = LogicalPlan::Aggregate(Aggregate::try_new(input, group, calls).map_err(bind_error)?);
@@ -636,55 +618,6 @@ impl Unnesting<'_> {
         let joined = join_on(left, right, join.join_type, keys, filter)?;
         self.shaped(joined, &join.schema)
     }
-}
-
-/// The order in which `plan` gives its rows, as far as the query says and its columns tell.
-fn order_of(plan: &LogicalPlan) -> Result<Option<Vec<SortExpr>>, DataFusionError> {
-    let (input, renamed): (&LogicalPlan, Vec<(Expr, Column)>) = match plan {
-        LogicalPlan::Sort(sort) => return Ok(Some(sort.expr.clone())),
-        LogicalPlan::Filter(filter) => return order_of(&filter.input),
-        LogicalPlan::Limit(limit) => return order_of(&limit.input),
-        LogicalPlan::Projection(projection) => {
-            let exprs = projection.expr.iter().map(|expr| expr.clone().unalias());
-            (&projection.input, exprs.zip(columns_of(&projection.schema)).collect())
-        }
-        LogicalPlan::SubqueryAlias(alias) => {
-            let columns = columns_of(alias.input.schema()).into_iter().map(Expr::Column);
-            (&alias.input, columns.zip(columns_of(&alias.schema)).collect())
-        }
-        _ => return Ok(None),
-    };
-    let Some(order) = order_of(input)? else { return Ok(None) };
-    let mut keys = Vec::with_capacity(order.len());
-    for key in order {
-        // The whole key, or the columns in it; keys behind one that is not there any more decide nothing.
-        let mut is_lost = false;
-        let expr = key.expr.transform_down(|expr| {
-            if let Some((_, column)) = renamed.iter().find(|(known, _)| *known == expr) {
-                return Ok(Transformed::new(Expr::Column(column.clone()), true, TreeNodeRecursion::Jump));
-            }
-            is_lost |= matches!(expr, Expr::Column(_));
-            Ok::<_, DataFusionError>(Transformed::no(expr))
-        })?;
-        if is_lost {
-            break;
-        }
-        keys.push(SortExpr { expr: expr.data, ..key });
-    }
-    Ok((!keys.is_empty()).then_some(keys))
-}
-
-/// A call of an aggregate whose value depends on the order of its rows, and which says none itself, over rows in `order`.
-fn in_order(call: Expr, order: &[SortExpr]) -> Result<Transformed<Expr>, DataFusionError> {
-    call.transform_down(|expr| match expr {
-        Expr::AggregateFunction(mut function)
-            if function.func.name() == "string_agg" && function.params.order_by.is_empty() && !function.params.distinct =>
-        {
-            function.params.order_by = order.to_vec();
-            Ok(Transformed::yes(Expr::AggregateFunction(function)))
-        }
-        other => Ok(Transformed::no(other)),
-    })
 }
 
 /// Whether a plan can't have two rows.

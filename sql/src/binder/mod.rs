@@ -17,6 +17,7 @@ mod expr;
 mod from;
 mod guard;
 mod insert;
+mod order;
 mod plain;
 mod query;
 mod scope;

@@ -14,6 +14,7 @@ use datafusion::sql::sqlparser::ast::{self, Spanned};
 use weir_catalog::{Error, Result, SqlState};
 
 use super::expr::known;
+use super::order::{in_order, order_of};
 use super::query::{sort, unique_names};
 use super::scope::{Clause, OutputColumn, Relation, Scope, ScopeColumn, name_of};
 use super::types::{Bound, Type};
@@ -351,7 +352,11 @@ impl<'c> Grouping<'c> {
             // HAVING without aggregates: one group, of which nothing is asked.
             aggregates.push(super::subquery::count_rows());
         }
-        let aggregate = Aggregate::try_new(Arc::new(std::mem::take(plan)), keys.clone(), aggregates.clone()).map_err(bind_error)?;
+        let calls = match order_of(plan).map_err(bind_error)? {
+            Some(order) => in_order(&aggregates, &order),
+            None => aggregates.clone(),
+        };
+        let aggregate = Aggregate::try_new(Arc::new(std::mem::take(plan)), keys.clone(), calls).map_err(bind_error)?;
         let schema = Arc::clone(&aggregate.schema);
         *plan = LogicalPlan::Aggregate(aggregate);
         let computed: Vec<Expr> = keys.into_iter().chain(aggregates).collect();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::Field;
+use arrow::datatypes::{DataType, Field};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column as PlanColumn, DataFusionError, ScalarValue};
 use datafusion::functions_aggregate::count::count_udaf;
@@ -131,6 +131,22 @@ fn guarded(plan: LogicalPlan, condition: &Expr) -> Result<LogicalPlan> {
         LogicalPlan::Filter(filter) if can_fail(&filter.predicate) => {
             let predicate = opaque_case(vec![(condition.clone(), filter.predicate)], Some(lit(false)));
             LogicalPlan::Filter(Filter::try_new(predicate, filter.input).map_err(bind_error)?)
+        }
+        // An aggregate without GROUP BY has a row all the same.
+        LogicalPlan::Projection(projection) if projection.expr.iter().any(can_fail) => {
+            let exprs = projection.expr.into_iter().zip(projection.schema.iter()).map(|(expr, (qualifier, field))| {
+                if !can_fail(&expr) {
+                    return expr;
+                }
+                let value = expr.unalias();
+                let guarded = match field.data_type() {
+                    DataType::Boolean => opaque_case(vec![(condition.clone(), value)], None),
+                    _ => Expr::Case(Case::new(None, vec![(Box::new(condition.clone()), Box::new(value))], None)),
+                };
+                guarded.alias_qualified(qualifier.cloned(), field.name())
+            });
+            let exprs = exprs.collect();
+            project(Arc::unwrap_or_clone(projection.input), exprs)?
         }
         plan => plan,
     };
