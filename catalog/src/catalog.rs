@@ -2,6 +2,11 @@
 //!
 //! A [`Catalog`] is a value: readers hold an `Arc` of one and are never disturbed; a commit that holds [`CatalogChange`]s makes the next.
 //! Changes are written to the engine log as JSON behind a format number.
+//!
+//! # Invariants
+//! - What an object depends on exists, and nothing depends on itself. Every change is applied in the log's order before it is written, so this holds
+//!   whatever sessions do at a time: of two changes that do not go together, the second is refused.
+//! - The views (macros) that a job was planned with stay as they are while it exists: a start plans it again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,7 +72,7 @@ impl Catalog {
         let mut catalog = Catalog::default();
         for object in objects {
             catalog
-                .apply(&CatalogChange::Create(object))
+                .replay(&CatalogChange::Create(object))
                 .map_err(|e| Error::corrupted(format!("a snapshot of the catalog contradicts itself: {}", e.message())))?;
         }
         if catalog.last_id > last_id {
@@ -128,8 +133,24 @@ impl Catalog {
         order
     }
 
-    /// The catalog after `change`. Errors when the change does not fit: a name taken, an id unknown, an object still in use.
+    /// The catalog after `change`. Errors when the change does not fit it.
+    ///
+    /// `42P07`: a name is taken. `2BP01`: the object is still in use. `40001`: what is changed, or what the new object depends on, is not there (any more):
+    /// whoever planned the change saw an older catalog. `42P17`: a view would read itself. `0A000`: a job runs with the view that is replaced.
     pub fn apply(&mut self, change: &CatalogChange) -> Result<()> {
+        match change {
+            CatalogChange::Create(object) => self.check_inputs(object)?,
+            CatalogChange::Replace(object) => {
+                self.check_inputs(object)?;
+                self.check_replacement(object)?;
+            }
+            CatalogChange::Drop(_) => {}
+        }
+        self.replay(change)
+    }
+
+    /// As [`Catalog::apply`], for a change from the log: what earlier versions let through, and wrote, can still be read.
+    pub fn replay(&mut self, change: &CatalogChange) -> Result<()> {
         match change {
             CatalogChange::Create(object) => {
                 if self.by_name.contains_key(object.name()) {
@@ -143,8 +164,7 @@ impl Catalog {
                 self.by_id.insert(object.id(), Arc::new(object.clone()));
             }
             CatalogChange::Replace(object) => {
-                let old =
-                    self.by_id.get(&object.id()).ok_or_else(|| Error::internal(format!("object id {} does not exist", object.id())))?;
+                let old = self.by_id.get(&object.id()).ok_or_else(|| gone(format!("{} \"{}\"", object.kind(), object.name())))?;
                 if old.name() != object.name() {
                     if self.by_name.contains_key(object.name()) {
                         return Err(Error::new(SqlState::DUPLICATE_TABLE, format!("relation \"{}\" already exists", object.name())));
@@ -155,7 +175,7 @@ impl Catalog {
                 self.by_id.insert(object.id(), Arc::new(object.clone()));
             }
             CatalogChange::Drop(id) => {
-                let old = self.by_id.get(id).cloned().ok_or_else(|| Error::internal(format!("object id {id} does not exist")))?;
+                let old = self.by_id.get(id).cloned().ok_or_else(|| gone("What is to be dropped"))?;
                 let dependants = self.dependants(*id);
                 if !dependants.is_empty() {
                     let names: Vec<String> = dependants.iter().map(|object| format!("{} {}", object.kind(), object.name())).collect();
@@ -174,4 +194,46 @@ impl Catalog {
         }
         Ok(())
     }
+
+    /// Whether everything is there that `object` depends on.
+    fn check_inputs(&self, object: &Object) -> Result<()> {
+        if object.depends_on().iter().any(|input| *input != object.id() && !self.by_id.contains_key(input)) {
+            return Err(gone(format!("What {} \"{}\" depends on", object.kind(), object.name())));
+        }
+        Ok(())
+    }
+
+    /// Whether `object` can take the place of the one with its id.
+    fn check_replacement(&self, object: &Object) -> Result<()> {
+        let readers = self.drop_order(object.id());
+        if object.depends_on().iter().any(|input| readers.contains(input)) {
+            return Err(Error::new(
+                SqlState::INVALID_OBJECT_DEFINITION,
+                format!("{} \"{}\" would read itself", object.kind(), object.name()),
+            ));
+        }
+        let jobs: Vec<String> = readers
+            .iter()
+            .filter(|reader| **reader != object.id())
+            .filter_map(|reader| self.by_id.get(reader))
+            .filter(|reader| matches!(reader.as_ref(), Object::Job(_)))
+            .map(|job| format!("{} {} was planned with {} {}", job.kind(), job.name(), object.kind(), object.name()))
+            .collect();
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        Err(Error::unsupported(format!("cannot replace {} {} while jobs run with it", object.kind(), object.name()))
+            .with_detail(jobs.join("\n"))
+            .with_hint("Drop them first and create them again, or create a view of another name."))
+    }
 }
+
+/// `40001`: what a change needs is not there any more. `what` begins the DETAIL.
+fn gone(what: impl std::fmt::Display) -> Error {
+    Error::new(SqlState::SERIALIZATION_FAILURE, "could not serialize access due to concurrent drop")
+        .with_detail(format!("{what} was dropped by another session."))
+        .with_hint("The transaction might succeed if retried.")
+}
+
+#[cfg(test)]
+mod tests;

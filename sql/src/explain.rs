@@ -15,13 +15,23 @@ use crate::planner::{expression_text, written_text};
 
 /// The lines of the EXPLAIN of `graph`, whose operators have `parallelism` subtasks each.
 pub fn explain(graph: &StreamGraph, parallelism: usize) -> Vec<String> {
-    let mut readers = vec![0usize; graph.nodes.len()];
+    let mut explainer = Explainer::new(graph, parallelism);
     for edge in graph.nodes.iter().flat_map(|node| &node.inputs) {
-        readers[edge.from] += 1;
+        explainer.readers[edge.from] += 1;
     }
-    let mut explainer = Explainer { graph, parallelism, readers, names: readable_names(graph), shared: HashMap::new(), lines: Vec::new() };
     explainer.node(graph.root().id, None, 0);
     explainer.lines
+}
+
+/// What the EXPLAIN of `graph` calls the operator `id`, shortened: for errors that come from it.
+pub fn operator(graph: &StreamGraph, id: NodeId) -> String {
+    const LONGEST_CHARACTERS: usize = 200;
+    let node = &graph.nodes[id];
+    let line = format!("{}{}", node.name(), Explainer::new(graph, 1).work(node));
+    match line.char_indices().nth(LONGEST_CHARACTERS) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
 }
 
 struct Explainer<'a> {
@@ -51,6 +61,13 @@ fn readable_names(graph: &StreamGraph) -> Vec<(String, String)> {
     }
     names.sort_by(|(a, _), (b, _)| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
     names
+}
+
+impl<'a> Explainer<'a> {
+    fn new(graph: &'a StreamGraph, parallelism: usize) -> Explainer<'a> {
+        let readers = vec![0; graph.nodes.len()];
+        Explainer { graph, parallelism, readers, names: readable_names(graph), shared: HashMap::new(), lines: Vec::new() }
+    }
 }
 
 impl Explainer<'_> {

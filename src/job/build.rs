@@ -231,11 +231,10 @@ pub fn build(
                         let taken: Option<Vec<EdgeSender>> = senders.iter_mut().map(Vec::pop).collect();
                         let schema = &graph.nodes[edge.from].schema;
                         let types: Vec<_> = columns.iter().map(|column| schema.field(*column).data_type().clone()).collect();
-                        OutputEdge::hash(
-                            taken.ok_or_else(|| Error::internal("an inbox has too few inputs"))?,
-                            columns.clone(),
-                            KeyCodec::new(&types)?,
-                        )
+                        // As the receiver's state is keyed.
+                        let are_keys = matches!(head.op, NodeOp::Materialize) && head.upsert_key.is_none();
+                        let codec = if are_keys { KeyCodec::of_rows(&types)? } else { KeyCodec::new(&types)? };
+                        OutputEdge::hash(taken.ok_or_else(|| Error::internal("an inbox has too few inputs"))?, columns.clone(), codec)
                     }
                 };
                 edges[from][sender].push(edge);
@@ -558,7 +557,7 @@ impl SubtaskMaker<'_> {
             }
         }
         let metrics = self.describe(node, name);
-        let name = node.uid.clone().unwrap_or_else(|| format!("{name} {}", node.id));
+        let name = weir_sql::explain::operator(self.graph, node.id);
         self.operators.push(ChainedOperator { operator, name, metrics });
         Ok(())
     }

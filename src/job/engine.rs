@@ -26,7 +26,7 @@ use crate::seams::faults::{self, Fault};
 use crate::seams::files::FilesRef;
 use crate::seams::hash::HashMap;
 use crate::seams::random::Random;
-use crate::seams::spawn::Spawner;
+use crate::seams::spawn::{JoinHandle, Spawner};
 use crate::sinks::commit::Committer;
 use crate::sources::file::dead_letters;
 use crate::state::memory_pool::MemoryPool;
@@ -84,7 +84,7 @@ pub struct Engine {
     /// Tells what this data folder writes from what others do.
     pub(super) engine_id: u64,
     /// Commits that change the catalog follow one another, each with what it starts and stops.
-    ddl: tokio::sync::Mutex<()>,
+    ddl: Arc<tokio::sync::Mutex<()>>,
     /// Where subtasks run; gone after the shutdown.
     runtime: parking_lot::Mutex<Option<tokio::runtime::Runtime>>,
     /// Held as long as the folder is open.
@@ -96,6 +96,31 @@ pub struct Engine {
 pub struct NewJob {
     pub job: Arc<Job>,
     pub graph: Arc<StreamGraph>,
+    /// What it was planned over.
+    pub catalog: Arc<Catalog>,
+}
+
+impl NewJob {
+    /// Whether what it was planned over is the same in `now`, views (macros) and what they read included.
+    fn is_planned_over(&self, now: &Catalog) -> bool {
+        let mut ids: Vec<ObjectId> = Object::Job(self.job.as_ref().clone()).depends_on();
+        let mut at = 0;
+        while let Some(id) = ids.get(at).copied() {
+            match (self.catalog.get_id(id), now.get_id(id)) {
+                (Some(then), Some(now)) if then == now => {
+                    ids.extend(then.depends_on().into_iter().filter(|id| !ids.contains(id)).collect::<Vec<_>>());
+                }
+                _ => return false,
+            }
+            at += 1;
+        }
+        true
+    }
+}
+
+/// The turn of one commit: no reader of the log is too far behind, and no other commit changes the catalog until it is done.
+pub struct CommitTurn {
+    _ddl: Option<tokio::sync::OwnedMutexGuard<()>>,
 }
 
 /// A durable commit, and what it started.
@@ -129,6 +154,7 @@ impl Engine {
         let Seams { clock, random, files } = seams;
         let dir = settings.data_dir.clone();
         files.create_dir(&dir)?;
+        check_is_own(&files, &dir)?;
         let lock = lock_folder(&dir)?;
         check_format(&files, &dir)?;
         let scratch = dir.join("scratch");
@@ -223,7 +249,7 @@ impl Engine {
             store,
             savepoints,
             engine_id,
-            ddl: tokio::sync::Mutex::new(()),
+            ddl: Arc::default(),
             runtime: parking_lot::Mutex::new(Some(runtime)),
             _lock: lock,
         }))
@@ -287,15 +313,52 @@ impl Engine {
     }
 
     /// Makes `transaction` durable and visible. Its catalog changes take effect with it: `new_jobs`, for the jobs among them, are started, and jobs that
-    /// it drops are stopped before this returns.
+    /// it drops are stopped before this returns. Dropping the future before its end leaves open whether there is a commit; where there is, all that belongs
+    /// to it happens.
     ///
     /// Errors: `40001` where rows changed meanwhile, `53100` and `58030` where the disk refuses, and what does not fit the catalog any more.
-    pub async fn commit(&self, transaction: Transaction, new_jobs: Vec<NewJob>) -> Result<Committed> {
+    pub async fn commit(self: &Arc<Engine>, transaction: Transaction, new_jobs: Vec<NewJob>) -> Result<Committed> {
+        let turn = self.commit_turn(&transaction).await;
+        self.commit_in_turn(turn, transaction, new_jobs).await.map_err(|e| Error::internal(format!("a commit did not end: {e}"))).flatten()
+    }
+
+    /// Waits until `transaction` may be committed. Giving up changes nothing.
+    pub async fn commit_turn(&self, transaction: &Transaction) -> CommitTurn {
+        if !transaction.is_empty() {
+            self.log.admit().await;
+        }
+        CommitTurn { _ddl: if transaction.changes_catalog() { Some(self.ddl.clone().lock_owned().await) } else { None } }
+    }
+
+    /// As [`Engine::commit`], when it is its turn, beside the caller: it goes on where nobody waits for it.
+    pub fn commit_in_turn(
+        self: &Arc<Engine>,
+        turn: CommitTurn,
+        transaction: Transaction,
+        new_jobs: Vec<NewJob>,
+    ) -> JoinHandle<Result<Committed>> {
+        let engine = self.clone();
+        Spawner::current().spawn(async move {
+            let committed = engine.carry_out(transaction, new_jobs).await;
+            drop(turn);
+            committed
+        })
+    }
+
+    async fn carry_out(&self, transaction: Transaction, new_jobs: Vec<NewJob>) -> Result<Committed> {
         let changes_catalog = transaction.changes_catalog();
-        let _ddl = if changes_catalog { Some(self.ddl.lock().await) } else { None };
+        if !new_jobs.is_empty() {
+            let catalog = transaction.latest_catalog()?;
+            if let Some(new) = new_jobs.iter().find(|new| !new.is_planned_over(&catalog)) {
+                return Err(Error::new(SqlState::SERIALIZATION_FAILURE, "could not serialize access due to concurrent update")
+                    .with_detail(format!("What \"{}\" reads was changed by another session.", new.job.name))
+                    .with_hint("The transaction might succeed if retried."));
+            }
+        }
         let before = self.catalog();
-        let Some(seq) = transaction.commit().await? else {
-            return Ok(Committed { seq: self.log.end(), started: Vec::new() });
+        let seq = match transaction.submit()? {
+            Some(pending) => pending.await?,
+            None => return Ok(Committed { seq: self.log.end(), started: Vec::new() }),
         };
         if changes_catalog {
             let after = self.catalog();
@@ -321,7 +384,7 @@ impl Engine {
         }
         self.tell(Event::Committed)?;
         let mut started = Vec::new();
-        for NewJob { job, graph } in new_jobs {
+        for NewJob { job, graph, .. } in new_jobs {
             let (published, told) = oneshot::channel();
             self.tell(Event::Create { job: job.clone(), graph, published: Some(published) })?;
             started.push((job, told));
@@ -553,6 +616,29 @@ fn drop_unfinished_upgrades(tables: &Arc<Tables>) -> Result<()> {
         transaction.change_catalog(CatalogChange::Drop(id))?;
     }
     transaction.submit()?.map_or(Ok(()), |pending| pending.wait().map(|_| ()))
+}
+
+/// What a data folder may hold before it says that it is one: what its first start began with, and what a file system has at its top.
+const BEFORE_FORMAT: [&str; 3] = ["LOCK", "FORMAT.tmp", "lost+found"];
+
+/// Errors with `55000` where the folder is not weir's and not empty: nothing in it is touched.
+fn check_is_own(files: &FilesRef, dir: &Path) -> Result<()> {
+    if files.exists(&dir.join("FORMAT")) {
+        return Ok(());
+    }
+    let foreign = files.list(dir)?.into_iter().find(|path| {
+        let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        !BEFORE_FORMAT.contains(&name.as_ref())
+    });
+    match foreign {
+        None => Ok(()),
+        Some(path) => Err(Error::new(
+            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+            format!("folder \"{}\" is not empty and holds no data of weir", dir.display()),
+        )
+        .with_detail(format!("It has \"{}\" and no file FORMAT.", path.display()))
+        .with_hint("Name an empty folder, or one that does not exist, with --data-dir.")),
+    }
 }
 
 /// The format of the data folder as a whole.

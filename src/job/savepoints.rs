@@ -110,7 +110,7 @@ impl Engine {
     }
 
     /// Commits `transaction`, which gives `job` the name under which it runs from then on.
-    pub async fn swap(&self, transaction: Transaction, job: Arc<Job>) -> Result<()> {
+    pub async fn swap(self: &Arc<Self>, transaction: Transaction, job: Arc<Job>) -> Result<()> {
         self.commit(transaction, Vec::new()).await?;
         self.tell(Event::Renamed { job })
     }

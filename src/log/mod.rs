@@ -280,7 +280,7 @@ impl EngineLog {
                     let (row_id, changes) = record::decode_catalog_part(record).map_err(|e| segment::unreadable(&path, at, &e))?;
                     next_row_id = next_row_id.max(row_id);
                     for change in &changes {
-                        catalog.apply(change).map_err(|e| segment::corrupted(&path, at, e.message()))?;
+                        catalog.replay(change).map_err(|e| segment::corrupted(&path, at, e.message()))?;
                     }
                 }
                 Ok(())

@@ -113,15 +113,19 @@ impl Transaction {
             conflicts.ended(before, end.seq);
             self.read = read;
         }
+        self.catalog = self.latest_catalog()?;
+        Ok(())
+    }
+
+    /// The newest catalog, with its own changes. Errors where they do not fit it.
+    pub fn latest_catalog(&self) -> Result<Arc<Catalog>> {
         let catalog = self.tables.catalog();
         if self.catalog_changes.is_empty() {
-            self.catalog = catalog;
-        } else {
-            let mut next = Catalog::clone(&catalog);
-            self.catalog_changes.iter().try_for_each(|change| next.apply(change))?;
-            self.catalog = Arc::new(next);
+            return Ok(catalog);
         }
-        Ok(())
+        let mut next = Catalog::clone(&catalog);
+        self.catalog_changes.iter().try_for_each(|change| next.apply(change))?;
+        Ok(Arc::new(next))
     }
 
     /// Changes the catalog. Errors where the change does not fit it, e.g. `42P07`.

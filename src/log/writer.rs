@@ -391,7 +391,7 @@ fn next_catalog(catalog: &Arc<Catalog>, changes: &Changes) -> Result<Arc<Catalog
     };
     for change in &changes.tables {
         if !matches!(next.get_id(change.table).map(|object| &**object), Some(Object::StoredTable(_))) {
-            return Err(Error::new(SqlState::UNDEFINED_TABLE, format!("the table with id {} no longer exists", change.table)));
+            return Err(Error::new(SqlState::UNDEFINED_TABLE, "a table that the transaction wrote to no longer exists"));
         }
     }
     Ok(next)

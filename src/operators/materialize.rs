@@ -50,7 +50,8 @@ impl RowLayout {
             Some(key) => key.iter().map(|column| types[*column].clone()).collect(),
             None => types.clone(),
         };
-        Ok(RowLayout { key_codec: KeyCodec::new(&key_types)?, row_codec: RowCodec::new(&types)?, schema, key })
+        let key_codec = if key.is_some() { KeyCodec::new(&key_types)? } else { KeyCodec::of_rows(&types)? };
+        Ok(RowLayout { key_codec, row_codec: RowCodec::new(&types)?, schema, key })
     }
 
     /// The rows' schema.

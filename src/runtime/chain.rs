@@ -14,7 +14,7 @@ use crate::stream::{Barrier, Batch, Element};
 /// An operator in a chain.
 pub struct ChainedOperator {
     pub operator: Box<dyn Operator>,
-    /// Its uid, or what names it in errors where it has none.
+    /// What names it in errors: what EXPLAIN calls it.
     pub name: String,
     pub metrics: Arc<OperatorMetrics>,
 }

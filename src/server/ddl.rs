@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use datafusion::common::ScalarValue;
 use weir_catalog::{
     Catalog, CatalogChange, Column, ConnectorTable, Error, Job, JobKind, Object, ObjectId, Result, SqlState, StoredTable, View,
 };
@@ -11,45 +12,74 @@ use weir_sql::binder::Binder;
 use weir_sql::graph::StreamGraph;
 use weir_sql::statement::{ColumnDefinition, DropKind, Parsed, Statement};
 
-use super::session::{Block, Notice, Reply, Session};
+use super::session::{Notice, Reply, Session, types_of, with_parameters};
 use crate::job::engine::NewJob;
 use crate::job::status::JobState;
 use crate::sources::connector;
 
+/// How often a statement is planned again at most because other sessions changed the catalog meanwhile.
+const MAX_ATTEMPTS: usize = 20;
+
+/// Whether a commit was refused because another session changed the catalog after it was planned.
+fn is_overtaken(error: &Error) -> bool {
+    [SqlState::SERIALIZATION_FAILURE, SqlState::DEPENDENT_OBJECTS_STILL_EXIST, SqlState::DUPLICATE_TABLE].contains(error.code())
+}
+
 impl Session {
     /// Runs a statement that changes the catalog: at once, or with the COMMIT of the block that it stands in.
     pub(super) async fn ddl(&mut self, parsed: &Parsed) -> Result<Reply> {
-        let mut own = None;
-        let block = match &mut self.block {
-            Some(block) => block,
-            None => own.insert(Block { transaction: self.engine.tables().begin()?, new_jobs: Vec::new(), failed: false }),
-        };
-        let catalog = block.transaction.catalog().clone();
+        Ok(Reply::Command(self.change_catalog(parsed).await?.0))
+    }
+
+    /// As [`Session::ddl`]: the command tag and, outside a block, the job that was created.
+    pub(super) async fn change_catalog(&mut self, parsed: &Parsed) -> Result<(String, Option<Arc<Job>>)> {
+        if let Some(block) = &self.block {
+            let catalog = block.transaction.catalog().clone();
+            let PlannedDdl { tag, changes, new_job, notices } = self.plan_checked_ddl(&catalog, parsed).await?;
+            let block = self.block.as_mut().ok_or_else(|| Error::internal("a transaction block is gone"))?;
+            for change in changes {
+                if let CatalogChange::Drop(id) = &change {
+                    block.new_jobs.retain(|new| new.job.id != *id);
+                }
+                block.transaction.change_catalog(change)?;
+            }
+            block.new_jobs.extend(new_job);
+            notices.into_iter().for_each(|notice| self.notify(notice));
+            return Ok((tag, None));
+        }
+        for attempt in 0.. {
+            let mut transaction = self.engine.tables().begin()?;
+            let catalog = transaction.catalog().clone();
+            let PlannedDdl { tag, changes, new_job, notices } = self.plan_checked_ddl(&catalog, parsed).await?;
+            changes.into_iter().try_for_each(|change| transaction.change_catalog(change))?;
+            let job = new_job.as_ref().map(|new| new.job.clone());
+            match self.commit_durably(transaction, new_job.into_iter().collect(), false).await {
+                Ok((_, None)) => {
+                    notices.into_iter().for_each(|notice| self.notify(notice));
+                    return Ok((tag, job));
+                }
+                Ok((_, Some((_, error)))) => return Err(error),
+                // Another session was there first: planned over what it left, the statement has its answer, or works.
+                Err(error) if attempt < MAX_ATTEMPTS && is_overtaken(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::internal("a statement was tried without end"))
+    }
+
+    /// As [`Session::plan_ddl`], where what a new job reads runs.
+    async fn plan_checked_ddl(&self, catalog: &Arc<Catalog>, parsed: &Parsed) -> Result<PlannedDdl> {
         let mut notices = Vec::new();
-        let planned = self.plan_ddl(&catalog, parsed, &mut notices)?;
-        if let Some(new) = &planned.new_job {
+        let mut planned = self.plan_ddl(catalog, parsed, &mut notices)?;
+        planned.notices = notices;
+        if let Some(new) = &mut planned.new_job {
             self.engine.check_inputs_run(&new.job.inputs)?;
-            if let (Some(plan), Some(origin)) = (self.plan_origin(&catalog, new).await?, &new.job.origin) {
+            new.catalog = catalog.clone();
+            if let (Some(plan), Some(origin)) = (self.plan_origin(catalog, new).await?, &new.job.origin) {
                 plan.check_allowed(origin.allow_non_restored_state)?;
             }
         }
-        let block = match (&mut own, &mut self.block) {
-            (Some(own), _) => own,
-            (None, Some(block)) => block,
-            (None, None) => return Err(Error::internal("a transaction block is gone")),
-        };
-        for change in planned.changes {
-            if let CatalogChange::Drop(id) = &change {
-                block.new_jobs.retain(|new| new.job.id != *id);
-            }
-            block.transaction.change_catalog(change)?;
-        }
-        block.new_jobs.extend(planned.new_job);
-        if let Some(own) = own {
-            self.commit(own.transaction, own.new_jobs).await?;
-        }
-        notices.into_iter().for_each(|notice| self.notify(notice));
-        Ok(Reply::Command(planned.tag))
+        Ok(planned)
     }
 
     /// What a statement does to the catalog, and in `notices` what it has to say.
@@ -106,6 +136,9 @@ impl Session {
                     return Ok(PlannedDdl::nothing("CREATE VIEW"));
                 }
                 let bound = self.bind(catalog, parsed, query, Vec::new())?;
+                if let Some(number) = bound.parameters.keys().next() {
+                    return Err(Error::new(SqlState::UNDEFINED_PARAMETER, format!("there is no parameter ${number}")));
+                }
                 let mut inputs = bound.inputs.clone();
                 inputs.extend(&bound.macros);
                 let columns = named_columns(bound.columns, columns)?;
@@ -133,7 +166,12 @@ impl Session {
                 if view.inputs.contains(&view.id) {
                     return Err(Error::new(SqlState::INVALID_OBJECT_DEFINITION, format!("view \"{name}\" would read itself")));
                 }
-                Ok(PlannedDdl { tag: "CREATE VIEW".into(), changes: vec![CatalogChange::Replace(Object::View(view))], new_job: None })
+                Ok(PlannedDdl {
+                    tag: "CREATE VIEW".into(),
+                    changes: vec![CatalogChange::Replace(Object::View(view))],
+                    new_job: None,
+                    notices: Vec::new(),
+                })
             }
             Statement::CreateMaterializedView { name, if_not_exists, .. } => {
                 if exists(name, *if_not_exists)? {
@@ -148,6 +186,10 @@ impl Session {
                 }
                 let (job, graph) = self.plan_job(catalog, parsed)?;
                 Ok(PlannedDdl::create_job("CREATE SINK", job, graph))
+            }
+            Statement::Insert { .. } => {
+                let (job, graph) = self.plan_job(catalog, parsed)?;
+                Ok(PlannedDdl::create_job("INSERT 0 0", job, graph))
             }
             Statement::Drop { kind, names, if_exists, cascade } => self.plan_drop(catalog, *kind, names, *if_exists, *cascade, notices),
             _ => Err(Error::internal("a statement that changes no catalog was taken for one that does")),
@@ -340,7 +382,12 @@ impl Session {
                 catalog.drop_order(*id).into_iter().filter(|other| ids.contains(other) && !ordered.contains(other)).collect::<Vec<_>>(),
             );
         }
-        Ok(PlannedDdl { tag: tag.into(), changes: ordered.into_iter().map(CatalogChange::Drop).collect(), new_job: None })
+        Ok(PlannedDdl {
+            tag: tag.into(),
+            changes: ordered.into_iter().map(CatalogChange::Drop).collect(),
+            new_job: None,
+            notices: Vec::new(),
+        })
     }
 
     fn is_finished_insert(&self, object: &Object) -> bool {
@@ -349,10 +396,13 @@ impl Session {
     }
 
     /// The plan of a statement, in words.
-    pub(super) fn explain(&self, inner: &Parsed) -> Result<Reply> {
+    pub(super) fn explain(&self, inner: &Parsed, parameters: Vec<ScalarValue>) -> Result<Reply> {
         let catalog = self.catalog();
         let lines = match &inner.statement {
-            Statement::Query(query) => super::explain::explain(&self.bind(&catalog, inner, query, Vec::new())?.plan)?,
+            Statement::Query(query) => {
+                let plan = self.bind(&catalog, inner, query, types_of(&parameters))?.plan;
+                super::explain::explain(&with_parameters(plan, parameters)?)?
+            }
             Statement::CreateMaterializedView { .. } | Statement::CreateSink { .. } => {
                 let (job, graph) = self.plan_job(&catalog, inner)?;
                 weir_sql::explain::explain(&graph, job.parallelism)
@@ -375,20 +425,22 @@ struct PlannedDdl {
     tag: String,
     changes: Vec<CatalogChange>,
     new_job: Option<NewJob>,
+    notices: Vec<Notice>,
 }
 
 impl PlannedDdl {
     fn nothing(tag: &str) -> PlannedDdl {
-        PlannedDdl { tag: tag.into(), changes: Vec::new(), new_job: None }
+        PlannedDdl { tag: tag.into(), changes: Vec::new(), new_job: None, notices: Vec::new() }
     }
 
     fn create(tag: &str, object: Object) -> PlannedDdl {
-        PlannedDdl { tag: tag.into(), changes: vec![CatalogChange::Create(object)], new_job: None }
+        PlannedDdl { tag: tag.into(), changes: vec![CatalogChange::Create(object)], new_job: None, notices: Vec::new() }
     }
 
     fn create_job(tag: &str, job: Job, graph: StreamGraph) -> PlannedDdl {
         let change = CatalogChange::Create(Object::Job(job.clone()));
-        PlannedDdl { tag: tag.into(), changes: vec![change], new_job: Some(NewJob { job: Arc::new(job), graph: Arc::new(graph) }) }
+        let new = NewJob { job: Arc::new(job), graph: Arc::new(graph), catalog: Arc::default() };
+        PlannedDdl { tag: tag.into(), changes: vec![change], new_job: Some(new), notices: Vec::new() }
     }
 }
 

@@ -8,13 +8,12 @@ use datafusion::common::{Column as ColumnName, ScalarValue};
 use datafusion::datasource::DefaultTableSource;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use futures::StreamExt;
-use weir_catalog::{Catalog, CatalogChange, Error, Object, Result, SqlState, SqlType, StoredTable};
+use weir_catalog::{Catalog, Error, Object, Result, SqlState, SqlType, StoredTable};
 use weir_sql::binder::{Binder, bind_error};
 use weir_sql::statement::{Assignment, Parsed, Statement};
 
 use super::query::table_with_row_keys;
-use super::session::{Block, Reply, Session, parameter_list, types_of, with_parameters};
-use crate::job::engine::NewJob;
+use super::session::{Reply, Session, parameter_list, types_of, with_parameters};
 use crate::log::{ROW_KEY_COLUMN, Transaction};
 use crate::operators::error::{from_arrow, from_datafusion};
 
@@ -41,7 +40,7 @@ impl Session {
         if let Statement::Insert { table, .. } = &parsed.statement
             && matches!(catalog.get(table).map(Arc::as_ref), Some(Object::ConnectorTable(_)))
         {
-            return self.insert_job(&catalog, parsed, table).await;
+            return self.insert_job(parsed).await;
         }
         let bound = self.bind_dml(&catalog, parsed, types_of(&parameters))?;
         let table_id = match &bound {
@@ -49,8 +48,10 @@ impl Session {
         };
         if let Some(mut block) = self.block.take() {
             // Taken out for the time of the statement: the transaction is both read and written.
+            self.block_is_out = true;
             let result = self.apply(&mut block.transaction, bound, parameters).await;
             self.block = Some(block);
+            self.block_is_out = false;
             return result.map(Reply::Command);
         }
         // Outside a block, statements on one table run one after another. A key that another transaction took meanwhile is found at the next try.
@@ -197,28 +198,16 @@ impl Session {
     }
 
     /// `INSERT INTO connector_table SELECT ...`: a job of its own.
-    async fn insert_job(&mut self, catalog: &Catalog, parsed: &Parsed, table: &str) -> Result<Reply> {
-        let (job, graph) = self.plan_job(catalog, parsed)?;
-        self.engine.check_inputs_run(&job.inputs)?;
-        let job = Arc::new(job);
-        let new = NewJob { job: job.clone(), graph: Arc::new(graph) };
-        let change = CatalogChange::Create(Object::Job(job.as_ref().clone()));
-        if let Some(block) = &mut self.block {
-            block.transaction.change_catalog(change)?;
-            block.new_jobs.push(new);
-            return Ok(Reply::Command("INSERT 0 0".into()));
-        }
-        let mut own = Block { transaction: self.engine.tables().begin()?, new_jobs: vec![new], failed: false };
-        own.transaction.change_catalog(change)?;
-        self.commit(own.transaction, own.new_jobs).await?;
-        if self.variable("dml_sync") == Some("on") {
-            if !self.engine.is_bounded(&job)? {
-                return Ok(Reply::Command("INSERT 0 0".into()));
-            }
-            tracing::debug!(job = %job.name, table, "waiting for a bounded job");
+    async fn insert_job(&mut self, parsed: &Parsed) -> Result<Reply> {
+        let (tag, job) = self.change_catalog(parsed).await?;
+        if let Some(job) = job
+            && self.variable("dml_sync") == Some("on")
+            && self.engine.is_bounded(&job)?
+        {
+            tracing::debug!(job = %job.name, "waiting for a bounded job");
             self.engine.wait_finished(job.id).await?;
         }
-        Ok(Reply::Command("INSERT 0 0".into()))
+        Ok(Reply::Command(tag))
     }
 
     /// Checks that a column's DEFAULT can be computed and assigned.

@@ -11,6 +11,7 @@ pub mod dml;
 pub mod encode;
 mod explain;
 mod guarded;
+mod interrupts;
 pub mod lookup;
 pub mod pg;
 pub mod pg_catalog;

@@ -197,13 +197,15 @@ impl Connection {
     /// Runs a statement; a cancel request that comes meanwhile ends it.
     async fn execute(&self, parsed: &Parsed, parameters: Vec<ScalarValue>, canceling: &mut watch::Receiver<u64>) -> Result<Reply> {
         let mut session = self.session.lock().await;
-        tokio::select! {
-            biased;
-            _ = canceling.changed() => {
+        let interrupts = session.interrupts();
+        // The sender lives as long as the connection.
+        let interrupt = async { drop(canceling.changed().await) };
+        match interrupts.run_until(session.execute(parsed, parameters), interrupt).await {
+            Some(reply) => reply,
+            None => {
                 session.fail_block();
                 Err(canceled())
             }
-            reply = session.execute(parsed, parameters) => reply,
         }
     }
 
@@ -256,7 +258,11 @@ impl Connection {
         }
         if implicit {
             let end = if result.is_ok() { Statement::Commit } else { Statement::Rollback };
-            let ended = self.execute(&control(end), Vec::new(), &mut canceling).await;
+            // A cancel request of before was for the statements; this one only ends what they began.
+            let ended = self.execute(&control(end), Vec::new(), &mut self.cancel.subscribe()).await;
+            if ended.is_err() {
+                self.session.lock().await.abandon_block();
+            }
             if result.is_ok() {
                 ended.map_err(wire_error)?;
             }

@@ -11,6 +11,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use datafusion::catalog::{Session as DataFusionSession, TableProvider};
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::DefaultTableSource;
 use datafusion::error::{DataFusionError, Result as DataFusionResult};
@@ -19,22 +20,29 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, TaskContext};
 use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown, TableScan, TableType};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
+use datafusion::physical_optimizer::projection_pushdown::ProjectionPushdown;
 use datafusion::physical_plan::coop::CooperativeExec;
+use datafusion::physical_plan::projection::remove_unnecessary_projections;
 use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
+use futures::StreamExt;
+use tokio::runtime::{Builder, Runtime};
 use weir_catalog::{ChangelogMode, ConnectorTable, Error, JobKind, Object, ObjectId, Result, SqlState, StoredTable};
 use weir_sql::binder::{CatalogSource, SystemSource, optimize_batch};
 
 use super::lookup::KeyFilter;
 use super::system::SystemTables;
 use crate::job::Engine;
-use crate::job::engine::{QUERY_SHARE, ReadCut};
+use crate::job::engine::{QUERY_SHARE, ReadCut, STACK_BYTES};
 use crate::log::{ScanOptions, TablesSnapshot, Transaction};
 use crate::operators::error::{from_arrow, from_datafusion};
 use crate::operators::materialize::{RowLayout, RowReader};
 use crate::seams::files::FilesRef;
+use crate::seams::spawn::{JoinHandle, Spawner};
 use crate::sources::SourceEvent;
 use crate::sources::file::dead_letters;
 use crate::state::StateSnapshot;
@@ -42,6 +50,8 @@ use crate::state::memory_pool::Charge;
 
 /// Rows of a batch that a scan gives.
 const SCAN_ROWS: usize = 8192;
+/// Batches of a result that are made before the client asks for them.
+const READY_BATCHES: usize = 2;
 
 /// The memory of batch queries: bounded among themselves, and counted in the engine's pool.
 #[derive(Debug)]
@@ -94,11 +104,72 @@ impl MemoryPool for QueryMemory {
     }
 }
 
+/// The threads on which batch queries are planned and run. A batch that is dear to make holds up one of them, never the connections: whoever cancels its
+/// query has the answer at once, and the query ends with that batch.
+struct QueryThreads(Option<Runtime>);
+
+impl QueryThreads {
+    fn new() -> Result<QueryThreads> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Builder::new_multi_thread()
+            .thread_name("weir-query")
+            .worker_threads(cores)
+            .thread_stack_size(STACK_BYTES)
+            .enable_all()
+            .build()
+            .map(|runtime| QueryThreads(Some(runtime)))
+            .map_err(|e| Error::io("start threads", &e))
+    }
+
+    fn spawner(&self) -> Result<Spawner> {
+        let runtime = self.0.as_ref().ok_or_else(|| Error::internal("the threads of queries are gone"))?;
+        Ok(Spawner::new(runtime.handle().clone()))
+    }
+}
+
+impl Drop for QueryThreads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            // Waiting for them is not allowed on every thread that may drop the last runner.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// DataFusion's rule of this purpose without its second half, which computes the parts of a join's condition that need one side alone for every row of that
+/// side: also those that a CASE keeps from being computed where they fail.
+#[derive(Debug)]
+struct FewerProjections;
+
+impl PhysicalOptimizerRule for FewerProjections {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _config: &ConfigOptions) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
+        plan.transform_down(remove_unnecessary_projections).map(|transformed| transformed.data)
+    }
+
+    fn name(&self) -> &str {
+        "FewerProjections"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// Ends a task with what waits for it.
+struct Waited<T>(JoinHandle<T>);
+
+impl<T> Drop for Waited<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 /// Runs batch queries.
 #[derive(Clone)]
 pub struct QueryRunner {
     engine: Arc<Engine>,
     state: SessionState,
+    threads: Arc<QueryThreads>,
 }
 
 impl QueryRunner {
@@ -114,8 +185,16 @@ impl QueryRunner {
             }))
             .build_arc()
             .map_err(from_datafusion)?;
-        let state = SessionStateBuilder::new().with_config(config).with_runtime_env(runtime).with_default_features().build();
-        Ok(QueryRunner { engine, state })
+        let rules = PhysicalOptimizer::new().rules.into_iter().map(|rule| -> Arc<dyn PhysicalOptimizerRule + Send + Sync> {
+            if rule.name() == ProjectionPushdown::new().name() { Arc::new(FewerProjections) } else { rule }
+        });
+        let state = SessionStateBuilder::new()
+            .with_config(config)
+            .with_runtime_env(runtime)
+            .with_default_features()
+            .with_physical_optimizer_rules(rules.collect())
+            .build();
+        Ok(QueryRunner { engine, state, threads: Arc::new(QueryThreads::new()?) })
     }
 
     /// The cut that `plan` reads: all views in it as of one barrier.
@@ -139,13 +218,39 @@ impl QueryRunner {
         self.engine.read(&views, with_tables, transaction, timeout).await
     }
 
-    /// Runs `plan` over `cut`.
+    /// Runs `plan` over `cut`, on threads of its own; dropping what this returns ends it.
     pub async fn run(&self, plan: &LogicalPlan, cut: &ReadCut, system: &SystemTables) -> Result<SendableRecordBatchStream> {
         let plan = self.connect(plan.clone(), cut, system)?;
+        let runner = self.clone();
+        let mut started = Waited(self.threads.spawner()?.spawn(async move { runner.start(plan).await }));
+        match (&mut started.0).await {
+            Ok(rows) => rows,
+            Err(failed) => match failed.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(Error::new(SqlState::ADMIN_SHUTDOWN, "the server is shutting down")),
+            },
+        }
+    }
+
+    /// Plans `plan` and starts it, on the runtime that this is called on.
+    async fn start(&self, plan: LogicalPlan) -> Result<SendableRecordBatchStream> {
         let plan = optimize_batch(plan)?;
         let physical = self.state.query_planner().create_physical_plan(&plan, &self.state).await.map_err(from_datafusion)?;
         let physical = cooperative(physical)?;
-        execute_stream(physical, self.state.task_ctx()).map_err(from_datafusion)
+        let mut rows = execute_stream(physical, self.state.task_ctx()).map_err(from_datafusion)?;
+        let mut forwarding = RecordBatchReceiverStreamBuilder::new(rows.schema(), READY_BATCHES);
+        let forwarded = forwarding.tx();
+        forwarding.spawn(async move {
+            while let Some(batch) = rows.next().await {
+                // Whoever is not there any more has dropped the stream, and with it this task.
+                let is_last = batch.is_err();
+                if forwarded.send(batch).await.is_err() || is_last {
+                    break;
+                }
+            }
+            Ok(())
+        });
+        Ok(forwarding.build())
     }
 
     /// Puts the rows of `cut` where the plan names tables and views.

@@ -194,7 +194,7 @@ impl Session {
         job.name = format!("{UPGRADE_PREFIX}{}", job.id);
         let savepoint = folder.to_str().ok_or_else(|| Error::unsupported("the path of the data folder is not valid UTF-8"))?.to_string();
         job.origin = Some(JobOrigin { savepoint, uids: Vec::new(), allow_non_restored_state });
-        let new = NewJob { job: Arc::new(job.clone()), graph: Arc::new(graph) };
+        let new = NewJob { job: Arc::new(job.clone()), graph: Arc::new(graph), catalog: catalog.clone() };
         if let Some(plan) = self.plan_origin(&catalog, &new).await? {
             plan.check_allowed(allow_non_restored_state)?;
         }
@@ -238,7 +238,7 @@ impl Session {
             }
             None => {
                 let (job, graph) = self.plan_job(&catalog, inner)?;
-                let new = NewJob { job: Arc::new(job), graph: Arc::new(graph) };
+                let new = NewJob { job: Arc::new(job), graph: Arc::new(graph), catalog: catalog.clone() };
                 self.plan_origin(&catalog, &new).await?.ok_or_else(|| Error::internal("a job has no savepoint to begin with"))?
             }
         };

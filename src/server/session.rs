@@ -15,6 +15,7 @@ use weir_sql::binder::{Binder, BinderSettings, BoundQuery};
 use weir_sql::statement::{Parsed, ShowKind, Statement};
 
 use super::guarded;
+use super::interrupts::Interrupts;
 use super::query::QueryRunner;
 use super::system::SystemTables;
 use crate::job::Engine;
@@ -99,6 +100,9 @@ pub struct Session {
     pub(super) runner: QueryRunner,
     pub(super) system: SystemTables,
     pub(super) block: Option<Block>,
+    /// Whether a statement has taken the block out and is to put it back.
+    pub(super) block_is_out: bool,
+    interrupts: Interrupts,
     pub(super) variables: BTreeMap<String, String>,
     /// When the statement under way must have ended, rows included.
     deadline: Option<Instant>,
@@ -148,7 +152,17 @@ impl Session {
     /// A new session on `engine`.
     pub fn new(engine: Arc<Engine>, runner: QueryRunner) -> Session {
         let variables = VARIABLES.iter().map(|(name, default, _)| ((*name).to_string(), (*default).to_string())).collect();
-        Session { system: SystemTables, engine, runner, block: None, variables, deadline: None, notices: Vec::new() }
+        Session {
+            system: SystemTables,
+            engine,
+            runner,
+            block: None,
+            block_is_out: false,
+            interrupts: Interrupts::default(),
+            variables,
+            deadline: None,
+            notices: Vec::new(),
+        }
     }
 
     /// Where it stands with transactions.
@@ -219,7 +233,35 @@ impl Session {
             Statement::Insert { .. } | Statement::InsertDefaults { .. } | Statement::Update { .. } | Statement::Delete { .. } => {
                 Ok((self.dml_parameters(&catalog, parsed, types)?, Vec::new()))
             }
-            statement => Ok((Vec::new(), result_columns(statement))),
+            Statement::Explain(inner) => match &inner.statement {
+                Statement::Query(query) => {
+                    let bound = self.bind(&catalog, inner, query, types)?;
+                    Ok((parameter_list(&bound.parameters)?, result_columns(&parsed.statement)))
+                }
+                _ => {
+                    self.refuse_parameters(&catalog, inner)?;
+                    Ok((Vec::new(), result_columns(&parsed.statement)))
+                }
+            },
+            statement => {
+                self.refuse_parameters(&catalog, parsed)?;
+                Ok((Vec::new(), result_columns(statement)))
+            }
+        }
+    }
+
+    /// `42P02` for a statement that keeps a query whose parameters nobody would give a value.
+    fn refuse_parameters(&self, catalog: &Catalog, parsed: &Parsed) -> Result<()> {
+        let (Statement::CreateView { query, .. } | Statement::CreateMaterializedView { query, .. } | Statement::CreateSink { query, .. }) =
+            &parsed.statement
+        else {
+            return Ok(());
+        };
+        // An error of another kind is the statement's to tell when it runs.
+        let Ok(bound) = self.bind(catalog, parsed, query, Vec::new()) else { return Ok(()) };
+        match bound.parameters.keys().next() {
+            Some(number) => Err(Error::new(SqlState::UNDEFINED_PARAMETER, format!("there is no parameter ${number}"))),
+            None => Ok(()),
         }
     }
 
@@ -243,15 +285,15 @@ impl Session {
             ));
         }
         self.deadline = self.timeout().map(|timeout| Instant::now() + timeout);
-        let deadline = self.deadline;
+        let (deadline, interrupts) = (self.deadline, self.interrupts.clone());
         // A defect in one statement must not take the connection with it.
         let running = AssertUnwindSafe(self.dispatch(parsed, parameters)).catch_unwind();
         let result = match deadline {
             None => running.await,
-            Some(deadline) => match tokio::time::timeout_at(deadline, running).await {
-                Ok(result) => result,
-                Err(_elapsed) => Ok(Err(guarded::timed_out())),
-            },
+            Some(deadline) => {
+                let ended = interrupts.run_until(running, tokio::time::sleep_until(deadline)).await;
+                ended.unwrap_or_else(|| Ok(Err(guarded::timed_out())))
+            }
         };
         let result = result.unwrap_or_else(|panic| Err(guarded::panicked(panic.as_ref())));
         if result.is_err() {
@@ -260,11 +302,28 @@ impl Session {
         result
     }
 
+    /// What may interrupt the statement under way.
+    pub fn interrupts(&self) -> Interrupts {
+        self.interrupts.clone()
+    }
+
     /// The statement under way was cancelled or failed: so has the block.
     pub fn fail_block(&mut self) {
+        if std::mem::take(&mut self.block_is_out) && self.block.is_none() {
+            // It went with the statement. The client is in it all the same until it ends it.
+            match self.engine.tables().begin() {
+                Ok(transaction) => self.block = Some(Block { transaction, new_jobs: Vec::new(), failed: true }),
+                Err(error) => tracing::error!(%error, "a transaction block that was cancelled is over before its end"),
+            }
+        }
         if let Some(block) = &mut self.block {
             block.failed = true;
         }
+    }
+
+    /// The block, if there is one, is over without effect.
+    pub fn abandon_block(&mut self) {
+        self.block = None;
     }
 
     async fn dispatch(&mut self, parsed: &Parsed, parameters: Vec<ScalarValue>) -> Result<Reply> {
@@ -300,7 +359,7 @@ impl Session {
                 }
                 Some(block) if block.failed => Ok(Reply::Command("ROLLBACK".into())),
                 Some(block) => {
-                    let (_, given_up) = self.commit_durably(block.transaction, block.new_jobs).await?;
+                    let (_, given_up) = self.commit_durably(block.transaction, block.new_jobs, true).await?;
                     if let Some((names, error)) = given_up {
                         self.notify(Notice { severity: Severity::Warning, message: committed_without(&names, error) });
                     }
@@ -348,7 +407,7 @@ impl Session {
                 Statement::CreateMaterializedView { origin: Some(_), .. } | Statement::CreateSink { origin: Some(_), .. } => {
                     self.explain_state(inner, None).await
                 }
-                _ => self.explain(inner),
+                _ => self.explain(inner, parameters),
             },
             Statement::CreateSavepoint { name, job, location } => self.create_savepoint(name, job, location.as_deref()).await,
             Statement::DescribeSavepoint(source) => self.describe_savepoint(source).await,
@@ -392,23 +451,40 @@ impl Session {
     /// Makes a transaction durable; with new jobs, returns when each has published its first version. A job that can't is dropped again, and so is
     /// one whose CREATE is cancelled meanwhile.
     pub(super) async fn commit(&self, transaction: Transaction, new_jobs: Vec<NewJob>) -> Result<Committed> {
-        match self.commit_durably(transaction, new_jobs).await? {
+        match self.commit_durably(transaction, new_jobs, false).await? {
             (committed, None) => Ok(committed),
             (_, Some((_, error))) => Err(error),
         }
     }
 
     /// As [`Session::commit`], for a transaction with more in it than what its new jobs are for: an error says that nothing was committed. The names of
-    /// jobs that were dropped again, and why, stand beside what was.
-    async fn commit_durably(&self, transaction: Transaction, new_jobs: Vec<NewJob>) -> Result<(Committed, Option<(Vec<String>, Error)>)> {
-        let mut committed = self.engine.commit(transaction, new_jobs).await?;
+    /// jobs that were dropped again, and why, stand beside what was: for a block, which has more in it, also where the statement is interrupted.
+    pub(super) async fn commit_durably(
+        &self,
+        transaction: Transaction,
+        new_jobs: Vec<NewJob>,
+        is_block: bool,
+    ) -> Result<(Committed, Option<(Vec<String>, Error)>)> {
+        let turn = self.engine.commit_turn(&transaction).await;
+        // From here on the answer is the log's: nobody is told that a commit was cancelled which then is there.
+        let held = self.interrupts.hold();
+        let committed = self.engine.commit_in_turn(turn, transaction, new_jobs).await;
+        let mut committed = committed.map_err(|e| Error::internal(format!("a commit did not end: {e}"))).flatten()?;
         let started = std::mem::take(&mut committed.started);
-        let mut guard = CreateGuard { engine: self.engine.clone(), jobs: started.iter().map(|(job, _)| job.clone()).collect() };
+        let jobs = started.iter().map(|(job, _)| job.clone()).collect();
+        let mut guard = CreateGuard { engine: self.engine.clone(), interrupts: self.interrupts.clone(), jobs };
+        let held = is_block.then_some(held);
         for (job, told) in started {
             if !matches!(job.kind, weir_catalog::JobKind::MaterializedView { .. }) {
                 continue; // A sink runs from here on by itself; its errors are in SHOW JOBS.
             }
-            let mut published = told.await.map_err(|_| Error::new(SqlState::ADMIN_SHUTDOWN, "the server is shutting down")).flatten();
+            let mut published = tokio::select! {
+                biased;
+                told = told => told.map_err(|_| Error::new(SqlState::ADMIN_SHUTDOWN, "the server is shutting down")).flatten(),
+                () = self.interrupts.wanted(), if held.is_some() => {
+                    Err(Error::new(SqlState::QUERY_CANCELED, "the wait for its first version was canceled"))
+                }
+            };
             if published.is_ok() && job.origin.is_some() {
                 // From here on it needs the savepoint no more, which may be dropped.
                 published = self.engine.checkpoint_of(job.id).await;
@@ -526,7 +602,13 @@ impl Session {
         let query = match kind {
             ShowKind::Savepoints => return Err(Error::internal("savepoints stand in no system view")),
             ShowKind::Jobs => "SELECT * FROM weir_jobs ORDER BY id",
-            ShowKind::Checkpoints => "SELECT * FROM weir_checkpoints ORDER BY checkpoint, job, uid, subtask",
+            // A row for each checkpoint, as it came out in the groups that took part; weir_checkpoints has one for each operator and subtask.
+            ShowKind::Checkpoints => {
+                "SELECT checkpoint, state, min(started) AS started, max(duration_us) AS duration_us, count(DISTINCT job) AS jobs, \
+                 max(alignment_us) AS alignment_us, max(snapshot_us) AS snapshot_us, max(store_us) AS store_us, sum(bytes)::bigint AS bytes, \
+                 sum(bytes_new)::bigint AS bytes_new, sum(files_new)::bigint AS files_new, sum(files_reused)::bigint AS files_reused, \
+                 max(error) AS error FROM weir_checkpoints GROUP BY checkpoint, state ORDER BY checkpoint, state"
+            }
             ShowKind::Tables => "SELECT name, kind, connector FROM weir_relations WHERE kind = 'table' ORDER BY name",
             ShowKind::Sources => "SELECT name, connector FROM weir_relations WHERE kind = 'table' AND connector IS NOT NULL ORDER BY name",
             ShowKind::Views => "SELECT name, definition FROM weir_relations WHERE kind = 'view' ORDER BY name",
@@ -569,6 +651,7 @@ impl Session {
 /// Drops jobs whose creation was given up before they published.
 struct CreateGuard {
     engine: Arc<Engine>,
+    interrupts: Interrupts,
     jobs: Vec<Arc<Job>>,
 }
 
@@ -578,8 +661,9 @@ impl Drop for CreateGuard {
             return;
         }
         let (engine, jobs) = (self.engine.clone(), std::mem::take(&mut self.jobs));
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        runtime.spawn(async move { drop_given_up(&engine, &jobs).await });
+        if tokio::runtime::Handle::try_current().is_ok() {
+            self.interrupts.take_back(async move { drop_given_up(&engine, &jobs).await });
+        }
     }
 }
 
@@ -595,8 +679,11 @@ fn committed_without(names: &[String], error: Error) -> Error {
 }
 
 /// Drops jobs whose creation was given up, those first that read others of them.
-pub(super) async fn drop_given_up(engine: &Engine, jobs: &[Arc<Job>]) {
+pub(super) async fn drop_given_up(engine: &Arc<Engine>, jobs: &[Arc<Job>]) {
     for job in jobs.iter().rev() {
+        if engine.catalog().get_id(job.id).is_none() {
+            continue; // Another session has dropped it.
+        }
         let dropped = async {
             let mut transaction = engine.tables().begin()?;
             transaction.change_catalog(weir_catalog::CatalogChange::Drop(job.id))?;

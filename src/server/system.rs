@@ -69,6 +69,22 @@ const CHECKPOINTS: ColumnList = &[
     ("files_reused", SqlType::BigInt),
     ("error", SqlType::Text),
 ];
+/// What SHOW CHECKPOINTS says of each.
+const CHECKPOINT_SUMMARY: ColumnList = &[
+    ("checkpoint", SqlType::BigInt),
+    ("state", SqlType::Text),
+    ("started", SqlType::TIMESTAMP),
+    ("duration_us", SqlType::BigInt),
+    ("jobs", SqlType::BigInt),
+    ("alignment_us", SqlType::BigInt),
+    ("snapshot_us", SqlType::BigInt),
+    ("store_us", SqlType::BigInt),
+    ("bytes", SqlType::BigInt),
+    ("bytes_new", SqlType::BigInt),
+    ("files_new", SqlType::BigInt),
+    ("files_reused", SqlType::BigInt),
+    ("error", SqlType::Text),
+];
 const SETTINGS_COLUMNS: ColumnList =
     &[("name", SqlType::Text), ("setting", SqlType::Text), ("default", SqlType::Text), ("description", SqlType::Text)];
 const RELATIONS: ColumnList = &[
@@ -370,7 +386,7 @@ pub fn show_columns(kind: ShowKind) -> Vec<Column> {
     match kind {
         ShowKind::Jobs => columns(JOBS),
         ShowKind::Savepoints => text(super::savepoint::SAVEPOINT_COLUMNS),
-        ShowKind::Checkpoints => columns(CHECKPOINTS),
+        ShowKind::Checkpoints => columns(CHECKPOINT_SUMMARY),
         ShowKind::Tables => text(&["name", "kind", "connector"]),
         ShowKind::Sources => text(&["name", "connector"]),
         ShowKind::Views | ShowKind::MaterializedViews => text(&["name", "definition"]),

@@ -7,7 +7,7 @@
 //! | any, NULL | none; the marker is `00` |
 //! | Boolean | `00` false, `01` true |
 //! | Int32, Int64, Timestamp(Microsecond), Decimal128 | 4, 8, 8, 16 bytes two's complement, big-endian, the sign bit inverted |
-//! | Float64 | 8 bytes IEEE 754, big-endian; all bits inverted if the sign bit is set, else only the sign bit |
+//! | Float64 | 8 bytes IEEE 754, big-endian; all bits inverted if the sign bit is set, else only the sign bit. -0.0 is 0.0 but in rows that are their own keys |
 //! | Utf8 | the bytes, each `00` followed by `FF`; then `00 01` |
 //!
 //! The marker of a value is `01`. Nothing stands before, between or after the columns: the format number and the columns' types belong to the
@@ -230,12 +230,21 @@ pub(super) fn check_columns(types: &[ColumnType], columns: &[ArrayRef], rows: us
 #[derive(Clone, Debug)]
 pub struct KeyCodec {
     types: Vec<ColumnType>,
+    /// Whether -0.0 is another value than 0.0.
+    signed_zero: bool,
 }
 
 impl KeyCodec {
     /// A codec for keys of these columns; `0A000` for a type that cannot be in a key.
     pub fn new(types: &[DataType]) -> Result<KeyCodec> {
-        Ok(KeyCodec { types: types.iter().map(|ty| ColumnType::new(ty, "a key")).collect::<Result<_>>()? })
+        let types = types.iter().map(|ty| ColumnType::new(ty, "a key")).collect::<Result<_>>()?;
+        Ok(KeyCodec { types, signed_zero: false })
+    }
+
+    /// A codec for rows that are their own keys, which come back as they were: -0.0, which is 0.0 to GROUP BY and in an index, stands before it. Keys of
+    /// other values are those of [`KeyCodec::new`].
+    pub fn of_rows(types: &[DataType]) -> Result<KeyCodec> {
+        Ok(KeyCodec { signed_zero: true, ..KeyCodec::new(types)? })
     }
 
     /// Appends one key a row. Keys without columns have no row count here: see [`KeyCodec::encode_n`].
@@ -300,7 +309,9 @@ impl KeyCodec {
                 ColumnType::TimestampMicrosecond => {
                     put_strided(bytes, width, at, timestamps(column).iter().map(|value| encode_i64(*value)));
                 }
-                ColumnType::Float64 => put_strided(bytes, width, at, float64s(column).iter().map(|value| encode_f64(*value))),
+                ColumnType::Float64 => {
+                    put_strided(bytes, width, at, float64s(column).iter().map(|value| encode_f64(*value, self.signed_zero)))
+                }
                 ColumnType::Decimal128 { .. } => {
                     put_strided(bytes, width, at, decimals(column).iter().map(|value| encode_i128(*value)));
                 }
@@ -339,7 +350,7 @@ impl KeyCodec {
                 }
                 ColumnType::Float64 => {
                     let values = float64s(column);
-                    put_nullable(bytes, &mut places, nulls, |row| encode_f64(values[row]));
+                    put_nullable(bytes, &mut places, nulls, |row| encode_f64(values[row], self.signed_zero));
                 }
                 ColumnType::Decimal128 { .. } => {
                     let values = decimals(column);
@@ -387,10 +398,10 @@ fn encode_i128(value: i128) -> [u8; 16] {
 }
 
 #[inline]
-fn encode_f64(value: f64) -> [u8; 8] {
+fn encode_f64(value: f64, signed_zero: bool) -> [u8; 8] {
     let bits = if value.is_nan() {
         0x7FF8_0000_0000_0000
-    } else if value == 0.0 {
+    } else if value == 0.0 && !signed_zero {
         0 // also -0.0
     } else {
         value.to_bits()

@@ -12,6 +12,8 @@
 //! | [`postgres`] | the same statements on weir and on PostgreSQL |
 //! | [`crash`] | kill -9 under concurrent writers, at random moments and at aimed ones |
 //! | [`backfill`] | views made while their inputs change |
+//! | [`cancel`] | what cancel requests end, and how |
+//! | [`concurrent_ddl`] | sessions that change the catalog at a time |
 //! | [`consistency`] | money is never made or lost, whenever one looks |
 //! | [`embedded`] | an engine in the test's own process, over files that can be held up |
 //! | [`groups`] | a group's checkpoints, restarts and restores, and what readers see of them |
@@ -30,7 +32,9 @@
 //! | [`planted`] | the tests above, with an engine that does one thing wrong |
 
 mod backfill;
+mod cancel;
 mod compat;
+mod concurrent_ddl;
 mod consistency;
 mod corruption;
 mod crash;

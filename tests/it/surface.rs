@@ -250,3 +250,70 @@ async fn a_commit_that_fails_has_committed_nothing_and_ends_the_block() {
     refused(&session, "CREATE MATERIALIZED VIEW bad AS SELECT 1 / a AS q FROM zero", "22012").await;
     refused(&session, "SELECT * FROM bad", "42P01").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parameters_have_values_or_are_refused() {
+    let server = Server::start(&settings(&[]));
+    let session = server.connect().await;
+    session.must("CREATE TABLE t (id INT PRIMARY KEY, v INT)").await;
+    let client = session.client();
+    for create in [
+        "CREATE MATERIALIZED VIEW m AS SELECT v FROM t WHERE v > $1::INT",
+        "CREATE VIEW w AS SELECT v + $1 AS x FROM t",
+        "CREATE SINK s WITH (connector = 'blackhole') AS SELECT v FROM t WHERE id = $1",
+        "EXPLAIN CREATE MATERIALIZED VIEW m AS SELECT v FROM t WHERE v > $1",
+    ] {
+        let error = client.execute(create, &[&1i32]).await.expect_err(create);
+        assert_eq!(sql_state(&error).as_deref(), Some("42P02"), "{create}: {}", describe(&error));
+    }
+    refused(&session, "CREATE VIEW w AS SELECT v + $1 AS x FROM t", "42P02").await;
+    let plan = client.query("EXPLAIN SELECT v FROM t WHERE id = $1", &[&7i32]).await.expect("a plan");
+    let plan: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
+    assert!(plan.join("\n").contains("id = 7"), "{plan:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_checkpoint_is_one_row_and_an_error_names_its_operator_as_explain_does() {
+    let server = Server::start(&settings(&[("parallelism", "3"), ("checkpoint_interval", "0")]));
+    let session = server.connect().await;
+    session.must("CREATE TABLE t (id INT PRIMARY KEY, v INT)").await;
+    session.must("CREATE MATERIALIZED VIEW m AS SELECT v, count(*) AS n FROM t GROUP BY v").await;
+    session.must("CREATE MATERIALIZED VIEW q AS SELECT id, 10 / v AS q FROM t WHERE v < 100").await;
+    session.must("INSERT INTO t VALUES (1, 1), (2, 2)").await;
+    session.must("CHECKPOINT").await;
+    let shown = session.must_query("SHOW CHECKPOINTS").await;
+    let names: Vec<&str> = shown.columns.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(&names[..5], ["checkpoint", "state", "started", "duration_us", "jobs"]);
+    let [completed] = &shown.rows[..] else { panic!("{:?}", shown.rows) };
+    // Both views, and the stored tables.
+    assert_eq!((completed[1].as_deref(), completed[4].as_deref()), (Some("completed"), Some("3")));
+    let parts = "SELECT CAST(sum(bytes_new) AS BIGINT) FROM weir_checkpoints";
+    assert_eq!(completed[9], Some(session.must_count(parts).await.to_string()));
+    assert!(session.must_count("SELECT count(*) FROM weir_checkpoints").await > 6);
+
+    session.must("INSERT INTO t VALUES (3, 0)").await;
+    refused(&session, "FLUSH", "22012").await;
+    let plan = lines(&session, "EXPLAIN CREATE MATERIALIZED VIEW q2 AS SELECT id, 10 / v AS q FROM t WHERE v < 100").await;
+    let operator = "Calc: id, 10 / v AS q where v < 100";
+    assert!(plan.contains(operator), "{plan}");
+    let shown = refused(&session, "SELECT * FROM q", "22012").await;
+    assert!(shown.contains(&format!("operator {operator}")), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_that_holds_something_else_is_not_touched() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("thesis.txt"), "mine").unwrap();
+    let log = folder.path().join("log");
+    let Err(said) = Server::start_in(&data, &log, &settings(&[])) else { panic!("it started on a folder of others' files") };
+    assert!(said.contains("is not empty and holds no data of weir") && said.contains("thesis.txt"), "{said}");
+    let left: Vec<_> = std::fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["thesis.txt"]);
+    // An empty one is fine, and is known again.
+    std::fs::remove_file(data.join("thesis.txt")).unwrap();
+    drop(Server::start_in(&data, &log, &settings(&[])).expect("an empty folder"));
+    std::fs::write(data.join("thesis.txt"), "mine").unwrap();
+    drop(Server::start_in(&data, &log, &settings(&[])).expect("a folder of its own"));
+}

@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::ScalarValue;
+use datafusion::common::tree_node::TreeNode;
 use datafusion::functions_aggregate::{count::count_udaf, min_max};
 use datafusion::logical_expr::expr::{AggregateFunction, Cast};
 use datafusion::logical_expr::type_coercion::functions::fields_with_udf;
@@ -14,8 +15,8 @@ use weir_catalog::{Error, Result, SqlState, SqlType};
 use super::expr::{arithmetic_call, binary_of, known, one_zero};
 use super::scope::{Clause, Scope};
 use super::types::{Bound, Type, convert};
-use super::{Session, signature};
-use crate::functions::{aggregate, arithmetic};
+use super::{Session, bind_error, signature};
+use crate::functions::{aggregate, arithmetic, extremes};
 
 /// DataFusion's other aggregates, which batch queries can use.
 static OTHERS: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(datafusion::functions_aggregate::all_default_aggregate_functions);
@@ -84,7 +85,27 @@ impl Session<'_> {
         if !function.within_group.is_empty() || function.null_treatment.is_some() {
             return Err(self.at(Error::unsupported("WITHIN GROUP and NULLS clauses are not supported"), span));
         }
-        self.at_span(self.aggregate_call(name, function, scope, &Plain), span)
+        self.at_span(self.own_aggregate(name, function, scope), span)
+    }
+
+    /// An aggregate of the query that it stands in. One over columns of a query around it alone would be that query's, and is refused.
+    fn own_aggregate(&self, name: &str, function: &ast::Function, scope: &Scope<'_>) -> Result<Bound> {
+        let bound = self.aggregate_call(name, function, scope, &Plain)?;
+        let is_foreign = bound.expr.exists(|expr| {
+            let Expr::AggregateFunction(call) = expr else { return Ok(false) };
+            let (mut outside, mut inside) = (false, false);
+            for part in call.params.args.iter().chain(call.params.filter.as_deref()) {
+                outside |= part.exists(|expr| Ok(matches!(expr, Expr::OuterReferenceColumn(..))))?;
+                inside |= part.exists(|expr| Ok(matches!(expr, Expr::Column(_))))?;
+            }
+            Ok(outside && !inside)
+        });
+        if is_foreign.map_err(bind_error)? {
+            return Err(Error::unsupported(format!("{name}() over columns of the outer query alone is not supported in a subquery"))
+                .with_detail("It would be computed over the rows of the outer query.")
+                .with_hint("Compute it in the outer query and name its result in the subquery."));
+        }
+        Ok(bound)
     }
 
     /// The aggregate `name` of `function`'s arguments.
@@ -141,11 +162,20 @@ impl Session<'_> {
                 if matches!(argument.ty, Type::Interval | Type::Sql(SqlType::Row(_) | SqlType::Boolean)) {
                     return undefined(&argument);
                 }
-                let function = if name == "min" { min_max::min_udaf() } else { min_max::max_udaf() };
+                let function = match (name, &argument.ty) {
+                    ("min", Type::Sql(SqlType::Double)) => extremes::min_of_doubles(),
+                    (_, Type::Sql(SqlType::Double)) => extremes::max_of_doubles(),
+                    ("min", _) => min_max::min_udaf(),
+                    _ => min_max::max_udaf(),
+                };
                 Ok(Bound { expr: calls.make(function, vec![argument.expr], false, filter, Vec::new()), ty: argument.ty, position: None })
             }
             "sum" | "avg" => {
-                let argument = if argument.ty == Type::Unknown { convert(argument, &SqlType::Double.into())? } else { argument };
+                if argument.ty == Type::Unknown {
+                    let code = SqlState::parse("42725").unwrap_or(SqlState::UNDEFINED_FUNCTION);
+                    return Err(Error::new(code, format!("function {name}(unknown) is not unique"))
+                        .with_hint("Could not choose a best candidate function. You might need to add explicit type casts."));
+                }
                 let Some(sum_type) = argument.ty.number_rank().and_then(|_| aggregate::sum_type(&argument.ty.to_arrow())) else {
                     return undefined(&argument);
                 };

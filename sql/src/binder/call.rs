@@ -47,7 +47,7 @@ impl Session<'_> {
                 self.arguments(&list.args, scope)?
             }
         };
-        self.named_call(&name, arguments, function.span())
+        self.at_span(self.scalar_in(&name, arguments, scope), function.span())
     }
 
     /// Arguments by position.
@@ -63,13 +63,18 @@ impl Session<'_> {
 
     /// A call of the scalar function `name`.
     pub(super) fn named_call(&self, name: &str, arguments: Vec<Bound>, span: Span) -> Result<Bound> {
-        self.at_span(self.scalar(name, arguments), span)
+        self.at_span(self.scalar_in(name, arguments, &Scope::EMPTY), span)
     }
 
-    fn scalar(&self, name: &str, mut arguments: Vec<Bound>) -> Result<Bound> {
+    fn scalar_in(&self, name: &str, mut arguments: Vec<Bound>, scope: &Scope<'_>) -> Result<Bound> {
         match (name, arguments.len()) {
             ("coalesce", 1..) => {
                 let (mut values, ty) = self.unify(arguments, "COALESCE")?;
+                let mut nulls: Vec<Expr> = Vec::new();
+                for value in &mut values {
+                    super::subquery::only_where(&mut value.expr, &nulls, scope)?;
+                    nulls.push(Expr::IsNull(Box::new(value.expr.clone())));
+                }
                 let last = values.pop().map(|value| Box::new(value.expr));
                 let expr = match (values.is_empty(), last) {
                     (true, Some(only)) => *only,

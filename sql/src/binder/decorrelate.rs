@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, DataFusionError, ExprSchema, JoinType, ScalarValue, TableReference};
+use datafusion::common::{Column, DFSchema, DataFusionError, ExprSchema, JoinType, NullEquality, ScalarValue, TableReference};
 use datafusion::functions_aggregate::first_last::first_value_udaf;
 use datafusion::functions_window::row_number::row_number_udwf;
 use datafusion::logical_expr::expr::{AggregateFunction, WindowFunction};
@@ -595,10 +595,15 @@ impl Unnesting<'_> {
     }
 
     fn join(&self, join: &Join, plan: &LogicalPlan) -> Result<LogicalPlan> {
-        if !matches!(join.join_type, JoinType::Inner | JoinType::Left) {
+        // INTERSECT and EXCEPT are semi and anti joins.
+        if !matches!(join.join_type, JoinType::Inner | JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti) {
             return Err(unsupported("a RIGHT or FULL JOIN"));
         }
-        let equal = join.on.iter().map(|(left, right)| binary_of(left.clone(), Operator::Eq, right.clone()));
+        let operator = match join.null_equality {
+            NullEquality::NullEqualsNull => Operator::IsNotDistinctFrom,
+            NullEquality::NullEqualsNothing => Operator::Eq,
+        };
+        let equal = join.on.iter().map(|(left, right)| binary_of(left.clone(), operator, right.clone()));
         let filter = equal.chain(join.filter.clone()).reduce(Expr::and).map(|filter| self.inside(filter, plan)).transpose()?;
         // The left side has every value of the domain that matters: the right side needs it where it refers to it, too.
         let left = self.rows(&join.left)?;
@@ -616,7 +621,7 @@ impl Unnesting<'_> {
 }
 
 /// Whether a plan can't have two rows.
-fn at_most_one_row(plan: &LogicalPlan) -> bool {
+pub(super) fn at_most_one_row(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
         LogicalPlan::Limit(limit) => matches!(limit.get_fetch_type(), Ok(FetchType::Literal(Some(0 | 1)))) || at_most_one_row(&limit.input),

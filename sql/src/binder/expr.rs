@@ -14,7 +14,7 @@ use super::scope::{Clause, Relation, Scope, name_of};
 use super::types::{self, Bound, CastContext, Type, can_cast, common_type, convert, numeric_shape};
 use super::{Session, positioned};
 use crate::functions::arithmetic::{self, decimal_result};
-use crate::functions::{Kernel, datetime, math, text};
+use crate::functions::{Kernel, datetime, math, string, text};
 
 pub(super) const NO_OPERATOR_HINT: &str =
     "No operator matches the given name and argument types. You might need to add explicit type casts.";
@@ -74,11 +74,13 @@ impl Session<'_> {
             E::Cast { kind: ast::CastKind::Cast | ast::CastKind::DoubleColon, expr: inner, data_type, array: false, format: None } => {
                 let to = self.at_span(cast_target(data_type), expr.span())?;
                 let bound = self.expr(inner, scope)?;
+                let to = if is_any_numeric(data_type) { own_numeric(&bound) } else { to };
                 self.explicit_cast(bound, &to)
             }
             E::TypedString(typed) => {
                 let to = self.at_span(cast_target(&typed.data_type), typed.value.span)?;
                 let bound = self.at_span(self.value(&typed.value.value), typed.value.span)?;
+                let to = if is_any_numeric(&typed.data_type) { own_numeric(&bound) } else { to };
                 self.explicit_cast(bound, &to)
             }
             E::Interval(interval) => self.interval(interval, scope),
@@ -90,7 +92,7 @@ impl Session<'_> {
             E::Subquery(query) => {
                 let relation = self.single_column(query, scope)?;
                 let ty = relation.columns[0].ty.clone();
-                Ok(Bound::new(Expr::ScalarSubquery(subquery_of(relation.plan)), ty))
+                Ok(Bound::new(Expr::ScalarSubquery(subquery_of(super::subquery::of_any_number(relation.plan)?)), ty))
             }
             E::Function(function) => self.function(function, scope),
             E::Extract { field, expr, .. } => {
@@ -231,10 +233,8 @@ impl Session<'_> {
                 Ok(Bound::new(Expr::Not(Box::new(bound.expr)), SqlType::Boolean))
             }
             UnaryOperator::Minus => {
-                if let ast::Expr::Value(value) = inner
-                    && let Value::Number(digits, _) = &value.value
-                {
-                    return self.at_span(number(digits, true), value.span);
+                if let Some((digits, is_negative, span)) = signed_number(inner) {
+                    return self.at_span(number(digits, !is_negative), span);
                 }
                 let bound = self.expr(inner, scope)?;
                 match &bound.ty {
@@ -615,8 +615,20 @@ impl Session<'_> {
             }
             pattern.expr = lit(rewritten);
         }
-        let like = Like::new(negated, Box::new(left.expr), Box::new(pattern.expr), None, case_insensitive);
-        Ok(Bound::new(Expr::Like(like), SqlType::Boolean))
+        let like = |value: Expr, pattern: Expr, negated| {
+            Expr::Like(Like::new(negated, Box::new(value), Box::new(pattern), None, case_insensitive))
+        };
+        if let Expr::Literal(ScalarValue::Utf8(Some(written)), _) = &pattern.expr
+            && let Some(before) = written.strip_suffix('\\')
+            && before.chars().rev().take_while(|character| *character == '\\').count() % 2 == 0
+        {
+            // Nothing matches, and where the end of the pattern is come to with text left, that is an error.
+            let reached = like(left.expr, lit(format!("{before}_%")), false);
+            let operation = string::Operation::PatternEnd;
+            let expr = crate::functions::call(operation.name(), Kernel::String(operation), SqlType::Boolean.to_arrow(), vec![reached]);
+            return Ok(Bound::new(if negated { Expr::Not(Box::new(expr)) } else { expr }, SqlType::Boolean));
+        }
+        Ok(Bound::new(like(left.expr, pattern.expr, negated), SqlType::Boolean))
     }
 
     /// A cast that is written in the query.
@@ -680,7 +692,19 @@ impl Session<'_> {
             results.insert(0, self.expr(otherwise, scope)?);
         }
         let (mut results, ty) = self.unify(results, "CASE")?;
-        let otherwise = has_else.then(|| results.remove(0));
+        let mut otherwise = has_else.then(|| results.remove(0));
+        // A branch is evaluated where it is taken, and so is a condition where those before it are not true.
+        let mut untaken: Vec<Expr> = Vec::new();
+        for (when, result) in whens.iter_mut().zip(&mut results) {
+            super::subquery::only_where(when, &untaken, scope)?;
+            let mut taken = untaken.clone();
+            taken.push(when.clone());
+            super::subquery::only_where(&mut result.expr, &taken, scope)?;
+            untaken.push(Expr::IsNotTrue(Box::new(when.clone())));
+        }
+        if let Some(otherwise) = &mut otherwise {
+            super::subquery::only_where(&mut otherwise.expr, &untaken, scope)?;
+        }
         if ty == Type::Sql(SqlType::Boolean) && results.iter().any(|result| can_fail(&result.expr)) {
             let arms = whens.into_iter().zip(results).map(|(when, then)| (when, then.expr)).collect();
             return Ok(Bound { expr: opaque_case(arms, otherwise.map(|otherwise| otherwise.expr)), ty, position: None });
@@ -773,6 +797,18 @@ pub(super) fn one_zero(bound: Bound) -> Bound {
     Bound { expr, ..bound }
 }
 
+/// A number behind signs and parentheses, which PostgreSQL takes for one constant: its digits, and whether it is negative.
+fn signed_number(expr: &ast::Expr) -> Option<(&str, bool, Span)> {
+    match expr {
+        ast::Expr::Value(ast::ValueWithSpan { value: Value::Number(digits, _), span }) => Some((digits, false, *span)),
+        ast::Expr::Nested(inner) => signed_number(inner),
+        ast::Expr::UnaryOp { op: UnaryOperator::Minus, expr } => {
+            signed_number(expr).map(|(digits, is_negative, span)| (digits, !is_negative, span))
+        }
+        _ => None,
+    }
+}
+
 /// A numeric literal: INT if it fits, else BIGINT, else NUMERIC.
 fn number(digits: &str, negative: bool) -> Result<Bound> {
     let digits = digits.replace('_', "");
@@ -792,6 +828,23 @@ fn number(digits: &str, negative: bool) -> Result<Bound> {
     };
     let value = text::parse_decimal(&signed, precision, scale)?;
     Ok(Bound::new(Expr::Literal(ScalarValue::Decimal128(Some(value), precision, scale), None), SqlType::Numeric { precision, scale }))
+}
+
+/// Whether a type is NUMERIC without a precision.
+fn is_any_numeric(data_type: &ast::DataType) -> bool {
+    use ast::{DataType as T, ExactNumberInfo};
+    matches!(data_type, T::Numeric(ExactNumberInfo::None) | T::Decimal(ExactNumberInfo::None) | T::Dec(ExactNumberInfo::None))
+}
+
+/// The NUMERIC that a value is cast to where no precision is given: what has digits of its own keeps them.
+fn own_numeric(bound: &Bound) -> Type {
+    if let Some((precision, scale)) = numeric_shape(&bound.ty) {
+        return SqlType::Numeric { precision, scale }.into();
+    }
+    match (&bound.ty, &bound.expr) {
+        (Type::Unknown, Expr::Literal(..)) => unknown_as(bound, &SqlType::NUMERIC.into()),
+        _ => SqlType::NUMERIC.into(),
+    }
 }
 
 /// The type that a cast names.

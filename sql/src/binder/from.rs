@@ -130,7 +130,7 @@ impl Session<'_> {
                 }
                 _ => (a.expr, a.ty),
             };
-            merged.push(ScopeColumn { relation: None, name: name.clone(), expr, ty, merged: false });
+            merged.push(ScopeColumn { relation: None, name: name.clone(), expr, ty, merged: false, key: None });
         }
         let plan = join(left.plan, right.plan, join_type, condition)?;
         merged.extend(left_columns);
@@ -153,7 +153,13 @@ impl Session<'_> {
                 index_hints,
             } if with_hints.is_empty() && partitions.is_empty() && index_hints.is_empty() => {
                 let (relation, default_alias) = self.named_relation(name, scope)?;
-                self.aliased(relation, alias.as_ref(), Some(&default_alias))
+                let key = primary_key(&relation);
+                let mut item = self.aliased(relation, alias.as_ref(), Some(&default_alias))?;
+                if let Some(key) = key {
+                    let key: Arc<[Expr]> = key.into_iter().map(|column| item.columns[column].expr.clone()).collect();
+                    item.columns.iter_mut().for_each(|column| column.key = Some(Arc::clone(&key)));
+                }
+                Ok(item)
             }
             ast::TableFactor::Derived { lateral, subquery, alias, sample: None } => {
                 if *lateral {
@@ -196,6 +202,12 @@ impl Session<'_> {
             return Ok((scan(table, source.columns.clone(), Arc::new(source))?, table.clone()));
         }
         let shown = idents.join(".");
+        if matches!(schema, Some("pg_catalog" | "information_schema")) || schema.is_none() && table.starts_with("pg_") {
+            let error = Error::unsupported(format!("system catalog relation \"{shown}\" can't be read here"))
+                .with_detail("PostgreSQL's catalogs are made up for whoever asks, in statements that read nothing else; they have no changes to follow.")
+                .with_hint("SELECT from it in a statement of its own, or read weir's own system views, such as weir_relations.");
+            return Err(self.at(error, span));
+        }
         Err(self.at(Error::new(SqlState::UNDEFINED_TABLE, format!("relation \"{shown}\" does not exist")), span))
     }
 
@@ -281,9 +293,20 @@ impl Session<'_> {
                 expr: Expr::Column(PlanColumn::new(Some(reference.clone()), column.column.name)),
                 ty: column.ty,
                 merged: false,
+                key: None,
             })
             .collect();
         Ok(FromItem { plan, columns })
+    }
+}
+
+/// The positions of the primary key in the columns of a stored table that is scanned as it is.
+fn primary_key(relation: &Relation) -> Option<Vec<usize>> {
+    let LogicalPlan::TableScan(scan) = &relation.plan else { return None };
+    let source = (scan.source.as_ref() as &dyn std::any::Any).downcast_ref::<CatalogSource>()?;
+    match source.object.as_ref() {
+        Object::StoredTable(table) => table.primary_key.clone(),
+        _ => None,
     }
 }
 

@@ -17,6 +17,7 @@ mod expr;
 mod from;
 mod guard;
 mod insert;
+mod order;
 mod plain;
 mod query;
 mod scope;
@@ -49,7 +50,7 @@ pub use error::bind_error;
 pub use from::nested_too_deeply;
 pub use insert::BoundInsert;
 use scope::{Relation, Scope};
-pub use select::UID_ALIAS_PREFIX;
+pub use select::{DISTINCT_ON_PREFIX, UID_ALIAS_PREFIX};
 use types::{Bound, Type};
 
 /// What bears on a query's meaning besides its text.

@@ -75,7 +75,7 @@ impl Session<'_> {
                 self.sort_output(relation, order_by)?
             }
         };
-        self.limit(relation, query.limit_clause.as_ref(), query.fetch.as_ref(), &inside)
+        self.limit(relation, query, &inside)
     }
 
     fn set_expr(&self, body: &SetExpr, scope: &Scope<'_>) -> Result<Relation> {
@@ -83,6 +83,16 @@ impl Session<'_> {
             SetExpr::Select(select) => self.select(select, &[], scope),
             SetExpr::Query(query) => self.query(query, scope),
             SetExpr::Values(values) => self.values(values, scope),
+            SetExpr::SetOperation { op: SetOperator::Union, set_quantifier: SetQuantifier::All, .. } => {
+                // Long chains are common: they are one union, and cost no stack.
+                let (mut first, mut rest) = (body, Vec::new());
+                while let SetExpr::SetOperation { left, op: SetOperator::Union, set_quantifier: SetQuantifier::All, right } = first {
+                    rest.push(right.as_ref());
+                    first = left;
+                }
+                let branches = std::iter::once(first).chain(rest.into_iter().rev());
+                self.union_all(branches.map(|branch| self.set_expr(branch, scope)).collect::<Result<_>>()?)
+            }
             SetExpr::SetOperation { left, op, set_quantifier, right } => {
                 let left = self.set_expr(left, scope)?;
                 let right = self.set_expr(right, scope)?;
@@ -99,34 +109,35 @@ impl Session<'_> {
         }
     }
 
+    /// `branch UNION ALL branch UNION ALL ...`
+    fn union_all(&self, branches: Vec<Relation>) -> Result<Relation> {
+        let Some(first) = branches.first() else { return Err(Error::internal("a union of nothing")) };
+        let names: Vec<String> = first.columns.iter().map(|column| column.name.clone()).collect();
+        let mut types: Vec<Type> = first.columns.iter().map(|column| column.ty.clone()).collect();
+        for branch in &branches[1..] {
+            types = matched_types("UNION", &types, branch)?;
+        }
+        let unique = unique_names(names.iter().map(String::as_str));
+        let inputs =
+            branches.into_iter().map(|branch| renamed(branch.with_types(&types)?, &unique).map(Arc::new)).collect::<Result<Vec<_>>>()?;
+        let plan = LogicalPlan::Union(Union::try_new(inputs).map_err(bind_error)?);
+        let columns = outputs(&plan, names, types);
+        Ok(Relation { plan, columns })
+    }
+
     fn set_operation(&self, left: Relation, op: SetOperator, quantifier: SetQuantifier, right: Relation) -> Result<Relation> {
         let what = match op {
             SetOperator::Union => "UNION",
             SetOperator::Intersect => "INTERSECT",
             SetOperator::Except | SetOperator::Minus => "EXCEPT",
         };
-        if left.columns.len() != right.columns.len() {
-            return Err(Error::new(SqlState::SYNTAX_ERROR, format!("each {what} query must have the same number of columns")));
-        }
+        let left_types: Vec<Type> = left.columns.iter().map(|column| column.ty.clone()).collect();
+        let types = matched_types(what, &left_types, &right)?;
         let all = match quantifier {
             SetQuantifier::All => true,
             SetQuantifier::Distinct | SetQuantifier::None => false,
             other => return Err(Error::unsupported(format!("{what} {other} is not supported"))),
         };
-        let types = left
-            .columns
-            .iter()
-            .zip(&right.columns)
-            .map(|(a, b)| match common_type(&a.ty, &b.ty) {
-                // Two untyped columns are TEXT.
-                Some(Type::Unknown) => Ok(SqlType::Text.into()),
-                Some(ty) => Ok(ty),
-                None => Err(Error::new(
-                    SqlState::DATATYPE_MISMATCH,
-                    format!("{what} types {} and {} cannot be matched", a.ty.name(), b.ty.name()),
-                )),
-            })
-            .collect::<Result<Vec<Type>>>()?;
         let names: Vec<String> = left.columns.iter().map(|column| column.name.clone()).collect();
         let unique = unique_names(names.iter().map(String::as_str));
         let left = renamed(left.with_types(&types)?, &unique)?;
@@ -141,13 +152,7 @@ impl Session<'_> {
             (SetOperator::Intersect, false) => LogicalPlanBuilder::intersect(left, right, false).map_err(bind_error)?,
             (_, false) => LogicalPlanBuilder::except(left, right, false).map_err(bind_error)?,
         };
-        let schema = Arc::clone(plan.schema());
-        let columns = names
-            .into_iter()
-            .zip(types)
-            .enumerate()
-            .map(|(i, (name, ty))| OutputColumn { name, column: PlanColumn::from(schema.qualified_field(i)), ty })
-            .collect();
+        let columns = outputs(&plan, names, types);
         Ok(Relation { plan, columns })
     }
 
@@ -229,13 +234,8 @@ impl Session<'_> {
         }
     }
 
-    fn limit(
-        &self,
-        relation: Relation,
-        clause: Option<&ast::LimitClause>,
-        fetch: Option<&ast::Fetch>,
-        scope: &Scope<'_>,
-    ) -> Result<Relation> {
+    fn limit(&self, relation: Relation, query: &ast::Query, scope: &Scope<'_>) -> Result<Relation> {
+        let (clause, fetch) = (query.limit_clause.as_ref(), query.fetch.as_ref());
         let (limit, offset) = match (clause, fetch) {
             (None, None) => return Ok(relation),
             (Some(ast::LimitClause::LimitOffset { limit, offset, limit_by }), _) if limit_by.is_empty() => {
@@ -247,8 +247,8 @@ impl Session<'_> {
         };
         let one = Expr::Literal(ScalarValue::Int64(Some(1)), None);
         let fetch_one = fetch.is_some_and(|fetch| fetch.quantity.is_none());
-        let fetch_expr = if fetch_one { Some(one) } else { self.row_count(limit, "LIMIT", "2201W", scope)? };
-        let skip = self.row_count(offset, "OFFSET", "2201X", scope)?;
+        let fetch_expr = if fetch_one { Some(one) } else { self.row_count(limit, "LIMIT", "2201W", query, scope)? };
+        let skip = self.row_count(offset, "OFFSET", "2201X", query, scope)?;
         if fetch_expr.is_none() && skip.is_none() {
             return Ok(relation);
         }
@@ -257,10 +257,33 @@ impl Session<'_> {
     }
 
     /// The number behind LIMIT or OFFSET; `None` where it is NULL or missing.
-    fn row_count(&self, expr: Option<&ast::Expr>, clause: &str, code: &str, scope: &Scope<'_>) -> Result<Option<Expr>> {
+    fn row_count(&self, expr: Option<&ast::Expr>, clause: &str, code: &str, query: &ast::Query, scope: &Scope<'_>) -> Result<Option<Expr>> {
         let Some(expr) = expr else { return Ok(None) };
         let inside = Scope { columns: &[], outer: None, common_tables: scope.common_tables, clause: Clause::Limit };
-        let bound = self.expr(expr, &inside)?;
+        let bound = match self.expr(expr, &inside) {
+            Ok(bound) => bound,
+            Err(error) if [SqlState::UNDEFINED_COLUMN, SqlState::UNDEFINED_TABLE].contains(error.code()) => {
+                // A name that is known, only not here.
+                let columns = match query.body.as_ref() {
+                    SetExpr::Select(select) => self.from(&select.from, scope)?.columns,
+                    _ => Vec::new(),
+                };
+                let around = Scope { columns: &columns, outer: None, ..scope.in_clause(Clause::Limit) };
+                if self.expr(expr, &around).is_err() {
+                    return Err(match self.expr(expr, &Scope { outer: scope.outer, ..around }) {
+                        Ok(_) => self.at(
+                            Error::unsupported(format!("{clause} by a column of the outer query is not supported"))
+                                .with_hint("Number the rows with row_number() and compare the number."),
+                            expr.span(),
+                        ),
+                        Err(_) => error,
+                    });
+                }
+                let code = SqlState::parse("42P10").unwrap_or(SqlState::SYNTAX_ERROR);
+                return Err(self.at(Error::new(code, format!("argument of {clause} must not contain variables")), expr.span()));
+            }
+            Err(error) => return Err(error),
+        };
         if bound.ty != Type::Unknown && bound.ty.number_rank().is_none() {
             let error =
                 Error::new(SqlState::DATATYPE_MISMATCH, format!("argument of {clause} must be type bigint, not type {}", bound.ty.name()));
@@ -276,6 +299,32 @@ impl Session<'_> {
             _ => Ok(Some(bound.expr)),
         }
     }
+}
+
+/// The types in which columns of `left` and of `right` are one.
+fn matched_types(what: &str, left: &[Type], right: &Relation) -> Result<Vec<Type>> {
+    if left.len() != right.columns.len() {
+        return Err(Error::new(SqlState::SYNTAX_ERROR, format!("each {what} query must have the same number of columns")));
+    }
+    left.iter()
+        .zip(&right.columns)
+        .map(|(left, right)| match common_type(left, &right.ty) {
+            // Two untyped columns are TEXT.
+            Some(Type::Unknown) => Ok(SqlType::Text.into()),
+            Some(ty) => Ok(ty),
+            None => Err(Error::new(
+                SqlState::DATATYPE_MISMATCH,
+                format!("{what} types {} and {} cannot be matched", left.name(), right.ty.name()),
+            )),
+        })
+        .collect()
+}
+
+/// The columns of `plan` under `names`, with `types`.
+fn outputs(plan: &LogicalPlan, names: Vec<String>, types: Vec<Type>) -> Vec<OutputColumn> {
+    let schema = plan.schema();
+    let named = names.into_iter().zip(types).enumerate();
+    named.map(|(i, (name, ty))| OutputColumn { name, column: PlanColumn::from(schema.qualified_field(i)), ty }).collect()
 }
 
 /// A sort of all rows.

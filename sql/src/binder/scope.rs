@@ -104,6 +104,8 @@ pub(super) struct ScopeColumn {
     pub ty: Type,
     /// Only reachable by its qualified name: the columns behind one that USING merged.
     pub merged: bool,
+    /// The primary key of the stored table that it is a column of: where all of it is grouped by, this has one value in each group.
+    pub key: Option<Arc<[Expr]>>,
 }
 
 /// A WITH query.
@@ -187,6 +189,7 @@ pub(super) fn table_columns(relation: Option<&str>, columns: &[Column]) -> Vec<S
             expr: Expr::Column(PlanColumn::new(relation.map(TableReference::bare), &column.name)),
             ty: column.ty.clone().into(),
             merged: false,
+            key: None,
         })
         .collect()
 }

@@ -14,6 +14,7 @@ use datafusion::sql::sqlparser::ast::{self, Spanned};
 use weir_catalog::{Error, Result, SqlState};
 
 use super::expr::known;
+use super::order::{in_order, order_of};
 use super::query::{sort, unique_names};
 use super::scope::{Clause, OutputColumn, Relation, Scope, ScopeColumn, name_of};
 use super::types::{Bound, Type};
@@ -103,6 +104,8 @@ impl Session<'_> {
             find_aggregate_exprs(exprs)
         };
         if !aggregates.is_empty() || !group_by.is_empty() || having.is_some() || grouped(&select.group_by) {
+            let exprs = items.iter().map(|item| &item.bound.expr).chain(hidden.iter().chain(&distinct_on).map(|bound| &bound.expr));
+            add_dependent_keys(&mut group_by, exprs.chain(having.iter()), &from.columns)?;
             let grouping = Grouping::new(&mut plan, &mut group_by, aggregates, &from.columns)?;
             for item in &mut items {
                 grouping.apply(&mut item.bound)?;
@@ -143,7 +146,7 @@ impl Session<'_> {
         let mut exprs: Vec<Expr> = items.iter().zip(&unique).map(|(item, name)| item.bound.expr.clone().alias(name)).collect();
         let hidden_names: Vec<String> = (0..hidden.len()).map(|i| format!("__order_{i}")).collect();
         exprs.extend(hidden.iter().zip(&hidden_names).map(|(bound, name)| bound.expr.clone().alias(name)));
-        let on_names: Vec<String> = (0..distinct_on.len()).map(|i| format!("__on_{i}")).collect();
+        let on_names: Vec<String> = (0..distinct_on.len()).map(|i| format!("{DISTINCT_ON_PREFIX}{i}")).collect();
         exprs.extend(distinct_on.iter().zip(&on_names).map(|(bound, name)| bound.expr.clone().alias(name)));
         if select.distinct == Some(ast::Distinct::Distinct) && !hidden.is_empty() {
             let code = SqlState::parse("42P10").unwrap_or(SqlState::SYNTAX_ERROR);
@@ -298,6 +301,39 @@ fn first_of_each(plan: LogicalPlan, on: &[String], keys: Vec<Sort>) -> Result<Lo
     filter(plan, super::expr::binary_of(first, Operator::Eq, lit(1u64)))
 }
 
+/// Adds to the group keys the columns in `exprs`, outside of aggregates, of tables whose whole primary key is grouped by: they make no more groups.
+fn add_dependent_keys<'e>(group_by: &mut Vec<Bound>, exprs: impl Iterator<Item = &'e Expr>, columns: &[ScopeColumn]) -> Result<()> {
+    let is_key = |expr: &Expr, group_by: &[Bound]| group_by.iter().any(|key| key.expr == *expr);
+    for expr in exprs {
+        let mut used: Vec<PlanColumn> = Vec::new();
+        expr.apply(|expr| {
+            match expr {
+                expr if is_key(expr, group_by) => return Ok(TreeNodeRecursion::Jump),
+                Expr::AggregateFunction(_) => return Ok(TreeNodeRecursion::Jump),
+                Expr::Column(column) => used.push(column.clone()),
+                other => {
+                    let outside = super::decorrelate::subquery_in(other).into_iter().flat_map(|subquery| &subquery.outer_ref_columns);
+                    used.extend(outside.filter_map(|expr| match expr {
+                        Expr::OuterReferenceColumn(_, column) => Some(column.clone()),
+                        _ => None,
+                    }));
+                }
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })
+        .map_err(bind_error)?;
+        for column in used {
+            let expr = Expr::Column(column);
+            let Some(found) = columns.iter().find(|column| column.expr == expr) else { continue };
+            let is_dependent = found.key.as_ref().is_some_and(|key| key.iter().all(|part| is_key(part, group_by)));
+            if is_dependent && !is_key(&expr, group_by) {
+                group_by.push(Bound::new(expr, found.ty.clone()));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The groups of a SELECT: how expressions over its rows become expressions over its groups.
 struct Grouping<'c> {
     /// Group keys and aggregates, as they are written over the rows.
@@ -316,7 +352,11 @@ impl<'c> Grouping<'c> {
             // HAVING without aggregates: one group, of which nothing is asked.
             aggregates.push(super::subquery::count_rows());
         }
-        let aggregate = Aggregate::try_new(Arc::new(std::mem::take(plan)), keys.clone(), aggregates.clone()).map_err(bind_error)?;
+        let calls = match order_of(plan).map_err(bind_error)? {
+            Some(order) => in_order(&aggregates, &order),
+            None => aggregates.clone(),
+        };
+        let aggregate = Aggregate::try_new(Arc::new(std::mem::take(plan)), keys.clone(), calls).map_err(bind_error)?;
         let schema = Arc::clone(&aggregate.schema);
         *plan = LogicalPlan::Aggregate(aggregate);
         let computed: Vec<Expr> = keys.into_iter().chain(aggregates).collect();
@@ -394,6 +434,9 @@ fn replace(expr: &mut Expr, computed: &[Expr], columns: &[PlanColumn]) -> Result
 fn filter(plan: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
     Ok(LogicalPlan::Filter(Filter::try_new(condition, Arc::new(plan)).map_err(bind_error)?))
 }
+
+/// How the columns are called that DISTINCT ON compares.
+pub const DISTINCT_ON_PREFIX: &str = "__on_";
 
 /// What marks the plan of a block that the user named with `/*+ uid('name') */`: an alias with this prefix.
 pub const UID_ALIAS_PREFIX: &str = "uid:";

@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::Field;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use arrow::datatypes::{DataType, Field};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column as PlanColumn, DataFusionError, ScalarValue};
 use datafusion::functions_aggregate::count::count_udaf;
 use datafusion::logical_expr::expr::{AggregateFunction, InSubquery, SetComparison, SetQuantifier};
 use datafusion::logical_expr::{Aggregate, Case, Expr, ExprSchemable, Filter, LogicalPlan, Operator, Subquery, lit};
 use weir_catalog::{Error, Result};
 
+use super::decorrelate::{at_most_one_row, subquery_in};
 use super::expr::{binary_of, subquery_of};
+use super::guard::{can_fail, opaque_case};
+use super::scope::Scope;
 use super::{bind_error, project};
-use crate::functions::external;
+use crate::functions::{Kernel, external};
 
 /// `count(*)`
 pub(super) fn count_rows() -> Expr {
@@ -32,6 +35,126 @@ pub(super) fn to_scalar(expr: &mut Expr) -> Result<()> {
     });
     *expr = transformed.map_err(bind_error)?.data;
     Ok(())
+}
+
+/// The plan of a scalar subquery, whose value is NULL where it has no row: its column can be NULL even if no row's is.
+pub(super) fn of_any_number(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let field = plan.schema().field(0);
+    if field.is_nullable() || has_one_row(&plan) {
+        return Ok(plan);
+    }
+    let (data_type, name) = (field.data_type().clone(), field.name().clone());
+    let column = Expr::Column(PlanColumn::from(plan.schema().qualified_field(0)));
+    project(plan, vec![crate::functions::call("nullable", Kernel::Nullable, data_type, vec![column]).alias(name)])
+}
+
+fn has_one_row(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
+        LogicalPlan::EmptyRelation(empty) => empty.produce_one_row,
+        LogicalPlan::Projection(_) | LogicalPlan::SubqueryAlias(_) | LogicalPlan::Sort(_) => plan.inputs().into_iter().all(has_one_row),
+        _ => false,
+    }
+}
+
+/// Has the subqueries in `expr` that could fail computed only where all of `conditions` are true: CASE and COALESCE evaluate what they take and no more, and
+/// a subquery is computed for all rows at once. Elsewhere they are computed over no rows.
+///
+/// A condition that holds an aggregate, a window function or a subquery itself can't be seen from inside, and keeps none from being computed.
+pub(super) fn only_where(expr: &mut Expr, conditions: &[Expr], scope: &Scope<'_>) -> Result<()> {
+    let rows_fail = |plan: &LogicalPlan| -> Result<bool, DataFusionError> {
+        let mut fail = false;
+        plan.apply_with_subqueries(|node| {
+            fail |= node.expressions().iter().any(can_fail);
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(fail)
+    };
+    let fails = |expr: &Expr| -> Result<bool, DataFusionError> {
+        let Some(subquery) = subquery_in(expr) else { return Ok(false) };
+        let is_value = matches!(expr, Expr::ScalarSubquery(_));
+        Ok(is_value && !at_most_one_row(&subquery.subquery) || rows_fail(&subquery.subquery)?)
+    };
+    let wanted = expr.exists(fails);
+    if !wanted.map_err(bind_error)? {
+        return Ok(());
+    }
+    let mut seen: Vec<Expr> = Vec::new();
+    for condition in conditions {
+        let is_hidden = condition.exists(|expr| {
+            let is_computed = matches!(expr, Expr::AggregateFunction(_) | Expr::WindowFunction(_));
+            Ok(is_computed || subquery_in(expr).is_some())
+        });
+        if !is_hidden.map_err(bind_error)? {
+            seen.push(condition.clone());
+        }
+    }
+    let Some(condition) = seen.into_iter().reduce(Expr::and) else { return Ok(()) };
+    let outside = condition
+        .transform_up(|expr| {
+            Ok(match expr {
+                Expr::Column(name) => {
+                    let known = scope.columns.iter().find(|column| column.expr == Expr::Column(name.clone()));
+                    let known = known.ok_or_else(|| external(Error::internal(format!("column {name} has no type"))))?;
+                    Transformed::yes(Expr::OuterReferenceColumn(Arc::new(Field::new(&name.name, known.ty.to_arrow(), true)), name))
+                }
+                other => Transformed::no(other),
+            })
+        })
+        .map_err(bind_error)?
+        .data;
+    let guard = |subquery: &mut Subquery| -> Result<(), DataFusionError> {
+        *subquery = subquery_of(guarded(subquery.subquery.as_ref().clone(), &outside).map_err(external)?);
+        Ok(())
+    };
+    let transformed = std::mem::take(expr).transform_up(|mut expr| {
+        if !fails(&expr)? {
+            return Ok(Transformed::no(expr));
+        }
+        match &mut expr {
+            Expr::ScalarSubquery(subquery) => guard(subquery)?,
+            Expr::Exists(exists) => guard(&mut exists.subquery)?,
+            Expr::InSubquery(test) => guard(&mut test.subquery)?,
+            Expr::SetComparison(comparison) => guard(&mut comparison.subquery)?,
+            _ => {}
+        }
+        Ok(Transformed::yes(expr))
+    });
+    *expr = transformed.map_err(bind_error)?.data;
+    Ok(())
+}
+
+/// `plan` without any row in it where `condition`, on columns outside, is not true.
+fn guarded(plan: LogicalPlan, condition: &Expr) -> Result<LogicalPlan> {
+    let plan = match plan {
+        // By itself it would be evaluated before the rows are joined to what is outside.
+        LogicalPlan::Filter(filter) if can_fail(&filter.predicate) => {
+            let predicate = opaque_case(vec![(condition.clone(), filter.predicate)], Some(lit(false)));
+            LogicalPlan::Filter(Filter::try_new(predicate, filter.input).map_err(bind_error)?)
+        }
+        // An aggregate without GROUP BY has a row all the same.
+        LogicalPlan::Projection(projection) if projection.expr.iter().any(can_fail) => {
+            let exprs = projection.expr.into_iter().zip(projection.schema.iter()).map(|(expr, (qualifier, field))| {
+                if !can_fail(&expr) {
+                    return expr;
+                }
+                let value = expr.unalias();
+                let guarded = match field.data_type() {
+                    DataType::Boolean => opaque_case(vec![(condition.clone(), value)], None),
+                    _ => Expr::Case(Case::new(None, vec![(Box::new(condition.clone()), Box::new(value))], None)),
+                };
+                guarded.alias_qualified(qualifier.cloned(), field.name())
+            });
+            let exprs = exprs.collect();
+            project(Arc::unwrap_or_clone(projection.input), exprs)?
+        }
+        plan => plan,
+    };
+    if plan.inputs().is_empty() {
+        return filtered(&plan, condition.clone());
+    }
+    let guarded = plan.map_children(|input| guarded(input, condition).map(Transformed::yes).map_err(external));
+    guarded.map(|guarded| guarded.data).map_err(bind_error)
 }
 
 /// Whether `plan` has a row, as a scalar subquery.

@@ -1,4 +1,4 @@
-//! SUM with PostgreSQL's result types and an error on overflow. COUNT, MIN and MAX are DataFusion's; AVG, BOOL_AND and BOOL_OR the binder
+//! SUM with PostgreSQL's result types and an error on overflow. COUNT is DataFusion's, as are MIN and MAX but of doubles (see [`super::extremes`]); AVG, BOOL_AND and BOOL_OR the binder
 //! computes from these.
 
 use std::collections::{HashSet, VecDeque};
@@ -12,7 +12,7 @@ use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::format_state_name;
 use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, GroupsAccumulator, Signature, Volatility};
 
-use super::arithmetic::{numeric_overflow, out_of_range, out_of_range_double, power_of_ten};
+use super::arithmetic::{numeric_overflow, one_nan, out_of_range, out_of_range_double, power_of_ten};
 use super::external;
 
 /// SUM: of INT a BIGINT, of BIGINT a NUMERIC(38,0), of NUMERIC(p,s) a NUMERIC(38,s), of DOUBLE a DOUBLE.
@@ -104,7 +104,7 @@ impl Summand for Float64Type {
         if sum.is_infinite() && !left.is_infinite() && !right.is_infinite() {
             return Err(external(out_of_range_double("overflow")));
         }
-        Ok(sum)
+        Ok(one_nan(sum))
     }
     fn check(_value: f64, _result: &DataType) -> Result<()> {
         Ok(())

@@ -130,7 +130,7 @@ fn integers(operation: Operation, arguments: &[ColumnarValue], result: &DataType
 fn doubles(operation: Operation, arguments: &[ArrayRef]) -> Result<ArrayRef> {
     let left: &Float64Array = downcast(&arguments[0])?;
     if operation == Operation::Negate {
-        return Ok(Arc::new(arity::unary::<_, _, arrow::datatypes::Float64Type>(left, |value| -value)));
+        return Ok(Arc::new(arity::unary::<_, _, arrow::datatypes::Float64Type>(left, |value| one_nan(-value))));
     }
     let right: &Float64Array = downcast(&arguments[1])?;
     let function: fn(f64, f64) -> f64 = match operation {
@@ -140,12 +140,14 @@ fn doubles(operation: Operation, arguments: &[ArrayRef]) -> Result<ArrayRef> {
         Operation::Divide => |a, b| a / b,
         Operation::Modulo | Operation::Negate => return Err(Error::internal("no % on double precision")),
     };
-    let values: Vec<f64> = left.values().iter().zip(right.values()).map(|(&a, &b)| function(a, b)).collect();
+    let mut values: Vec<f64> = left.values().iter().zip(right.values()).map(|(&a, &b)| function(a, b)).collect();
     let nulls = arrow::buffer::NullBuffer::union(left.nulls(), right.nulls());
     // The common case is one pass over the results; only a suspicious one makes us look at the operands.
     let suspicious = |value: f64| !value.is_finite() || value == 0.0;
     if values.iter().any(|&value| suspicious(value)) {
-        for (row, &value) in values.iter().enumerate() {
+        for (row, value) in values.iter_mut().enumerate() {
+            *value = one_nan(*value);
+            let value = *value;
             if !suspicious(value) || nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
                 continue;
             }
@@ -270,6 +272,12 @@ fn divide_rounding_wide(numerator: i256, denominator: i256) -> i256 {
     } else {
         quotient
     }
+}
+
+/// Every NaN as the one that is greater than all other numbers, to PostgreSQL and in Arrow's total order: an operation that is not defined gives a NaN
+/// with the sign that the processor chooses.
+pub fn one_nan(value: f64) -> f64 {
+    if value.is_nan() { f64::NAN } else { value }
 }
 
 /// `22012`

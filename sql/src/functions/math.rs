@@ -7,7 +7,7 @@ use arrow::compute::kernels::arity;
 use arrow::datatypes::{DataType, Decimal128Type, Float64Type, Int32Type, Int64Type};
 use weir_catalog::{Error, Result, SqlState};
 
-use super::arithmetic::{divide_rounding, numeric_overflow, out_of_range, out_of_range_double, power_of_ten};
+use super::arithmetic::{divide_rounding, numeric_overflow, one_nan, out_of_range, out_of_range_double, power_of_ten};
 use super::{downcast, from_arrow, through_arrow};
 
 /// A mathematical function.
@@ -133,7 +133,7 @@ fn doubles(operation: Operation, arguments: &[ArrayRef]) -> Result<ArrayRef> {
                 if result == 0.0 && base != 0.0 && base.is_finite() && exponent.is_finite() {
                     return Err(through_arrow(out_of_range_double("underflow")));
                 }
-                Ok(result)
+                Ok(one_nan(result))
             });
             Ok(Arc::new(result.map_err(from_arrow)?))
         }

@@ -11,6 +11,7 @@ pub mod aggregate;
 pub mod arithmetic;
 pub mod cast;
 pub mod datetime;
+pub mod extremes;
 pub mod math;
 pub mod string;
 pub mod text;
@@ -40,6 +41,8 @@ pub enum Kernel {
     DateTime(datetime::Operation),
     /// Text.
     String(string::Operation),
+    /// The argument, of which DataFusion does not know whether it is NULL.
+    Nullable,
     /// The first argument; `21000` where the second, the number of rows that it was taken from, is over 1.
     SingleValue,
 }
@@ -96,6 +99,7 @@ impl ScalarUDFImpl for NativeFunction {
                     Kernel::Math(operation) => math::evaluate(*operation, &arrays, &self.result),
                     Kernel::DateTime(operation) => datetime::evaluate(*operation, &arrays, &self.result),
                     Kernel::String(operation) => string::evaluate(*operation, &arrays),
+                    Kernel::Nullable => Ok(arrays[0].clone()),
                     Kernel::SingleValue => single_value(&arrays),
                 }
             }

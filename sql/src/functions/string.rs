@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, Int32Array, StringArray, StringBuilder};
+use arrow::array::{Array, ArrayRef, BooleanArray, Int32Array, StringArray, StringBuilder};
 use weir_catalog::{Error, Result, SqlState};
 
 use super::downcast;
@@ -16,6 +16,10 @@ pub enum Operation {
     SplitPart,
     /// `repeat(text, n)`
     Repeat,
+    /// `chr(n)`: the character with this number.
+    Chr,
+    /// LIKE with a pattern that ends with its escape character: false, or `22025` where the argument says that matching came to that end.
+    PatternEnd,
 }
 
 impl Operation {
@@ -25,6 +29,8 @@ impl Operation {
             Operation::Substring => "substring",
             Operation::SplitPart => "split_part",
             Operation::Repeat => "repeat",
+            Operation::Chr => "chr",
+            Operation::PatternEnd => "like_pattern_end",
         }
     }
 }
@@ -34,6 +40,12 @@ const LONGEST_BYTES: usize = 16 << 20;
 
 /// The value of `operation` on columns.
 pub fn evaluate(operation: Operation, arguments: &[ArrayRef]) -> Result<ArrayRef> {
+    if operation == Operation::PatternEnd {
+        return pattern_end(downcast(&arguments[0])?);
+    }
+    if operation == Operation::Chr {
+        return chr(downcast(&arguments[0])?);
+    }
     let texts: &StringArray = downcast(&arguments[0])?;
     let mut builder = StringBuilder::with_capacity(texts.len(), texts.value_data().len());
     match operation {
@@ -78,8 +90,41 @@ pub fn evaluate(operation: Operation, arguments: &[ArrayRef]) -> Result<ArrayRef
                 builder.append_value("");
             }
         }
+        Operation::Chr | Operation::PatternEnd => return Err(Error::internal("not a function of a text")),
     }
     Ok(Arc::new(builder.finish()))
+}
+
+fn chr(numbers: &Int32Array) -> Result<ArrayRef> {
+    let mut builder = StringBuilder::with_capacity(numbers.len(), numbers.len());
+    let mut bytes = [0; 4];
+    for number in numbers {
+        let Some(number) = number else {
+            builder.append_null();
+            continue;
+        };
+        let refused = |message: String| Err(Error::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message));
+        match u32::try_from(number) {
+            Err(_) => return Err(Error::new(SqlState::INVALID_PARAMETER_VALUE, "character number must be positive")),
+            Ok(0) => return refused("null character not permitted".into()),
+            Ok(number) => match char::from_u32(number) {
+                Some(character) => builder.append_value(character.encode_utf8(&mut bytes)),
+                None if number > u32::from(char::MAX) => {
+                    return refused(format!("requested character too large for encoding: {number}"));
+                }
+                None => return refused(format!("requested character not valid for encoding: {number}")),
+            },
+        }
+    }
+    Ok(Arc::new(builder.finish()))
+}
+
+fn pattern_end(reached: &BooleanArray) -> Result<ArrayRef> {
+    if reached.true_count() > 0 {
+        let code = SqlState::parse("22025").unwrap_or(SqlState::DATA_EXCEPTION);
+        return Err(Error::new(code, "LIKE pattern must not end with escape character"));
+    }
+    Ok(Arc::new(reached.clone()))
 }
 
 fn substring(text: &str, start: i32, length: Option<i32>) -> Result<&str> {

@@ -8,6 +8,8 @@ use datafusion::common::{DFSchema, JoinType};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Volatility};
 use weir_catalog::{Error, Result, SqlState};
 
+use crate::binder::DISTINCT_ON_PREFIX;
+
 /// Functions that give another answer at another time. DataFusion calls them stable, which within one statement they are.
 const TIME_FUNCTIONS: [&str; 9] = [
     "now",
@@ -36,14 +38,15 @@ pub(super) fn node(plan: &LogicalPlan) -> Error {
                 .with_hint("Make each side a materialized view and combine them when selecting."),
             _ => unsupported("joins are not supported").with_hint("Make each side a materialized view and join them when selecting."),
         },
+        LogicalPlan::Sort(sort) if is_distinct_on(&sort.input) => distinct_on(),
+        plan if is_distinct_on(plan) => distinct_on(),
         LogicalPlan::Sort(_) => {
             unsupported("ORDER BY is not supported").with_hint("A view's rows have no order: write ORDER BY when selecting from it.")
         }
         LogicalPlan::Limit(_) => unsupported("LIMIT and OFFSET are not supported")
             .with_hint("Keep all rows in the view and write ORDER BY and LIMIT when selecting from it."),
         LogicalPlan::Window(_) => unsupported("window functions are not supported").with_hint(WHEN_SELECTING),
-        LogicalPlan::Distinct(datafusion::logical_expr::Distinct::On(_)) => unsupported("DISTINCT ON is not supported")
-            .with_hint("Use GROUP BY with min() or max(), or write DISTINCT ON when selecting from the view."),
+        LogicalPlan::Distinct(datafusion::logical_expr::Distinct::On(_)) => distinct_on(),
         LogicalPlan::RecursiveQuery(_) => unsupported("WITH RECURSIVE is not supported"),
         LogicalPlan::Unnest(_) => unsupported("unnest() is not supported"),
         LogicalPlan::Subquery(_) => subquery(),
@@ -57,6 +60,24 @@ pub(super) fn node(plan: &LogicalPlan) -> Error {
         | LogicalPlan::Copy(_)
         | LogicalPlan::DescribeTable(_) => Error::new(SqlState::SYNTAX_ERROR, "a continuous query must be a SELECT"),
         other => unsupported(&format!("{} is not supported", other.display())),
+    }
+}
+
+fn distinct_on() -> Error {
+    unsupported("DISTINCT ON is not supported")
+        .with_hint("Use GROUP BY with min() or max(), or write DISTINCT ON when selecting from the view.")
+}
+
+/// Whether `plan` is what the binder makes of DISTINCT ON: the first row of a window over columns that nobody else names so.
+fn is_distinct_on(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Filter(filter) => is_distinct_on(&filter.input),
+        LogicalPlan::Window(window) => window.window_expr.iter().any(|expr| {
+            let Expr::WindowFunction(call) = expr else { return false };
+            let is_on = |expr: &Expr| matches!(expr, Expr::Column(column) if column.name.starts_with(DISTINCT_ON_PREFIX));
+            call.params.partition_by.iter().any(is_on)
+        }),
+        _ => false,
     }
 }
 

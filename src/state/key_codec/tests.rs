@@ -299,3 +299,28 @@ fn state_keys_begin_with_group_and_tag() {
     assert_eq!(key[..2], key_group(key_hash(b"k")).to_be_bytes());
     assert_eq!(key[2..], [7, b'k']);
 }
+
+#[test]
+fn rows_that_are_keys_keep_the_sign_of_a_zero_and_nothing_else_changes() {
+    let values = [-1.5, -0.0, 0.0, 1.5, f64::INFINITY, f64::NAN, f64::NEG_INFINITY];
+    for with_text in [false, true] {
+        let mut types = vec![DataType::Float64];
+        let mut columns: Vec<ArrayRef> = vec![Arc::new(Float64Array::from(values.to_vec()))];
+        if with_text {
+            types.push(DataType::Utf8);
+            columns.push(Arc::new(StringArray::from(vec!["x"; values.len()])));
+        }
+        let (mut keys, mut rows) = (EncodedRows::new(), EncodedRows::new());
+        KeyCodec::new(&types).unwrap().encode(&columns, &mut keys).unwrap();
+        let codec = KeyCodec::of_rows(&types).unwrap();
+        codec.encode(&columns, &mut rows).unwrap();
+        for (at, value) in values.iter().enumerate() {
+            assert_eq!(keys.get(at) == rows.get(at), at != 1, "{value}");
+        }
+        assert!(rows.get(0) < rows.get(1) && rows.get(1) < rows.get(2));
+        let decoded = codec.decode(rows.iter()).unwrap();
+        for (found, value) in float64s(&decoded[0]).iter().zip(&values) {
+            assert!(found.to_bits() == value.to_bits() || found.is_nan() && value.is_nan(), "{found}, not {value}");
+        }
+    }
+}

@@ -43,7 +43,9 @@ fn windows_and_distinct_on() {
         "window functions are not supported",
         "when selecting",
     );
-    refused("SELECT DISTINCT ON (country) country, name FROM users", "0A000", "window functions are not supported", "when selecting");
+    refused("SELECT DISTINCT ON (country) country, name FROM users", "0A000", "DISTINCT ON is not supported", "when selecting");
+    let ordered = "SELECT DISTINCT ON (country) country, name FROM users ORDER BY country, name";
+    refused(ordered, "0A000", "DISTINCT ON is not supported", "GROUP BY");
 }
 
 #[test]

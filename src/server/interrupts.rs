@@ -1,0 +1,158 @@
+//! What ends a statement from outside, a cancel request or its timeout, and where it may end it.
+//!
+//! # Invariants
+//! - Who is told that a statement was ended from outside can rely on it: a commit that has been given to the log is waited for.
+//! - What an ended statement leaves to be taken back is taken back before the client hears that it was ended.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::seams::spawn::{JoinHandle, Spawner};
+
+/// A session's statement under way, as what may interrupt it sees it. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupts {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// How many holders want no interruption.
+    held: AtomicUsize,
+    /// Whether the statement under way would be interrupted if nobody held it off.
+    is_wanted: AtomicBool,
+    wanted: Notify,
+    /// What takes back the work of statements that were ended.
+    taking_back: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Puts interruptions off until it is dropped.
+#[derive(Debug)]
+pub struct Held(Arc<Shared>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.held.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Interrupts {
+    /// From now on the statement is not interrupted.
+    pub fn hold(&self) -> Held {
+        self.shared.held.fetch_add(1, Ordering::SeqCst);
+        Held(self.shared.clone())
+    }
+
+    /// Returns when the statement under way is to end, for who holds it off and can end it in another way.
+    pub async fn wanted(&self) {
+        let mut wanted = pin!(self.shared.wanted.notified());
+        wanted.as_mut().enable();
+        if !self.shared.is_wanted.load(Ordering::SeqCst) {
+            wanted.await;
+        }
+    }
+
+    /// Does `work`, which takes back what an interrupted statement did, beside the caller.
+    pub fn take_back(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.shared.taking_back.lock().push(Spawner::current().spawn(work));
+    }
+
+    /// What `running` gives; `None` once `interrupt` is there and nobody holds it off: `running` has been dropped then, and what it did taken back.
+    pub async fn run_until<T>(&self, running: impl Future<Output = T>, interrupt: impl Future<Output = ()>) -> Option<T> {
+        {
+            let (mut running, mut interrupt) = (pin!(running), pin!(interrupt));
+            let mut is_interrupted = false;
+            self.shared.is_wanted.store(false, Ordering::SeqCst);
+            let ended = std::future::poll_fn(|context| {
+                if !is_interrupted && interrupt.as_mut().poll(context).is_ready() {
+                    is_interrupted = true;
+                    self.shared.is_wanted.store(true, Ordering::SeqCst);
+                    self.shared.wanted.notify_waiters();
+                }
+                if is_interrupted && !self.is_held() {
+                    return Poll::Ready(None);
+                }
+                match running.as_mut().poll(context) {
+                    Poll::Ready(value) => Poll::Ready(Some(value)),
+                    // It may have let go of its hold meanwhile.
+                    Poll::Pending if is_interrupted && !self.is_held() => Poll::Ready(None),
+                    Poll::Pending => Poll::Pending,
+                }
+            });
+            if let Some(value) = ended.await {
+                return Some(value);
+            }
+        }
+        let taking_back = std::mem::take(&mut *self.shared.taking_back.lock());
+        futures::future::join_all(taking_back).await;
+        None
+    }
+
+    fn is_held(&self) -> bool {
+        self.shared.held.load(Ordering::SeqCst) > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    struct OnDrop(Interrupts, Arc<AtomicBool>);
+
+    impl Drop for OnDrop {
+        fn drop(&mut self) {
+            let done = self.1.clone();
+            self.0.take_back(async move {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                done.store(true, Ordering::SeqCst);
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_held_ends_first_and_what_was_done_is_taken_back() {
+        let interrupts = Interrupts::default();
+        let (committed, taken_back) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let statement = async {
+            let held = interrupts.hold();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            committed.store(true, Ordering::SeqCst);
+            drop(held);
+            let _guard = OnDrop(interrupts.clone(), taken_back.clone());
+            std::future::pending::<()>().await;
+        };
+        let ended = interrupts.run_until(statement, tokio::time::sleep(Duration::from_millis(1))).await;
+        assert!(ended.is_none());
+        assert!(committed.load(Ordering::SeqCst) && taken_back.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test]
+    async fn who_holds_an_interrupt_off_can_end_the_statement_itself() {
+        let interrupts = Interrupts::default();
+        let statement = async {
+            let _held = interrupts.hold();
+            interrupts.wanted().await;
+            "ended"
+        };
+        let ended = interrupts.run_until(statement, tokio::time::sleep(Duration::from_millis(1))).await;
+        assert_eq!(ended, Some("ended"));
+        // The next statement knows nothing of it.
+        let statement = async { tokio::time::timeout(Duration::from_millis(5), interrupts.wanted()).await.is_err() };
+        assert_eq!(interrupts.run_until(statement, std::future::pending()).await, Some(true));
+    }
+
+    #[tokio::test]
+    async fn an_interrupt_from_before_ends_a_statement_that_has_not_begun() {
+        let interrupts = Interrupts::default();
+        assert_eq!(interrupts.run_until(async { 1 }, async {}).await, None);
+        assert_eq!(interrupts.run_until(async { 1 }, std::future::pending()).await, Some(1));
+    }
+}

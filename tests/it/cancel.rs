@@ -1,0 +1,137 @@
+//! Cancel requests, wherever they meet a statement: what they end is ended whole, and soon.
+
+use std::time::{Duration, Instant};
+
+use tokio_postgres::NoTls;
+
+use crate::run;
+use crate::server::{PATIENCE, Server, Session, describe, settings, sql_state};
+
+/// Runs `sql` and asks for its end after `delay`. Its SQLSTATE; `00000` where it was done first.
+async fn cancelled(session: &Session, sql: &str, delay: Duration) -> String {
+    let token = session.client().cancel_token();
+    let canceller = tokio::spawn(async move {
+        tokio::time::sleep(delay).await;
+        token.cancel_query(NoTls).await
+    });
+    let answer = tokio::time::timeout(PATIENCE, session.execute(sql)).await.unwrap_or_else(|_| panic!("no answer: {sql}"));
+    canceller.await.expect("the canceller does not panic").expect("the request is taken");
+    match answer {
+        Ok(_) => "00000".into(),
+        Err(error) => sql_state(&error).unwrap_or_else(|| panic!("{sql}: {}", describe(&error))),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_view_whose_creation_is_cancelled_is_there_or_is_not() {
+    let server = Server::start(&settings(&[("parallelism", "2")]));
+    let (session, looker) = (server.connect().await, server.connect().await);
+    session
+        .must("CREATE TABLE bid (auction BIGINT, price BIGINT) WITH (connector = 'nexmark', 'table' = 'bid', 'events.num' = '2000')")
+        .await;
+    session.must("CREATE TABLE t (id INT PRIMARY KEY)").await;
+    let mut random = run::random("cancelled create");
+    let rounds = run::rounds(60, 1_000);
+    let (mut created, mut ended) = (0, 0);
+    for round in 0..rounds {
+        let within_us = if round % 4 == 3 { 2_000_000 } else { 40_000 };
+        let delay = Duration::from_micros(random.below(within_us));
+        let id = 1 + round as i64;
+        let in_block = round % 3 == 2;
+        if in_block {
+            session.must(&format!("BEGIN; INSERT INTO t VALUES ({id})")).await;
+        }
+        let create = "CREATE MATERIALIZED VIEW m AS SELECT auction, count(*) AS n FROM bid GROUP BY auction";
+        let state = if in_block {
+            session.must(create).await;
+            cancelled(&session, "COMMIT", delay).await
+        } else {
+            cancelled(&session, create, delay).await
+        };
+        // At once, and for another session too.
+        let there = looker.must_count("SELECT count(*) FROM weir_relations WHERE name = 'm'").await == 1;
+        let jobs = looker.must_count("SELECT count(*) FROM weir_jobs WHERE name = 'm'").await;
+        match state.as_str() {
+            "00000" if in_block => created += i64::from(there),
+            "00000" => {
+                assert!(there, "round {round}: what was acknowledged is not there");
+                created += 1;
+            }
+            "57014" => {
+                assert!(!there, "round {round}: it was cancelled and is there");
+                ended += 1;
+            }
+            other => panic!("round {round}: {other}"),
+        }
+        if in_block {
+            // A COMMIT is there or is not, whether or not it could wait for the view.
+            assert_eq!(looker.must_count(&format!("SELECT count(*) FROM t WHERE id = {id}")).await, i64::from(state == "00000"));
+            // A request that came before the COMMIT began has failed the block.
+            session.execute("ROLLBACK").await.expect("there is nothing, or a failed block");
+        }
+        if there {
+            looker.must_count("SELECT count(*) FROM m").await;
+            session.must("DROP MATERIALIZED VIEW m").await;
+        } else {
+            assert_eq!(jobs, 0, "round {round}: a job without its view");
+        }
+        looker.must("FLUSH").await;
+    }
+    run::say(&format!("cancelled create: {rounds} rounds, {created} created, {ended} cancelled"));
+    assert!(ended > 0, "no request came in time");
+    // Nothing is left of those that were cancelled.
+    let scratch = server.data_dir().join("scratch");
+    let names = || -> Vec<String> {
+        let entries = std::fs::read_dir(&scratch).expect("the scratch folder");
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).filter(|name| name != "tables").collect()
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while !names().is_empty() {
+        assert!(Instant::now() < deadline, "left behind: {:?}", names());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_statement_that_is_cancelled_in_a_block_fails_the_block() {
+    let server = Server::start(&settings(&[]));
+    let session = server.connect().await;
+    session.must("CREATE TABLE t (id INT PRIMARY KEY)").await;
+    session.must("INSERT INTO t VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)").await;
+    session.must("BEGIN; INSERT INTO t VALUES (10)").await;
+    let endless =
+        "UPDATE t SET id = id + (SELECT count(*) FROM t a, t b, t c, t d, t e, t f, t g, t h, t i, t j, t k WHERE a.id + k.id > 3)";
+    assert_eq!(cancelled(&session, endless, Duration::from_millis(300)).await, "57014");
+    let error = session.execute("INSERT INTO t VALUES (11)").await.expect_err("the block has failed");
+    assert_eq!(sql_state(&error).as_deref(), Some("25P02"), "{}", describe(&error));
+    session.must("ROLLBACK").await;
+    assert_eq!(session.must_count("SELECT count(*) FROM t").await, 10);
+}
+
+/// One batch of this takes seconds to make.
+const DEAR: &str = "SELECT max(length(repeat(repeat('Zoë', 1000), 1 + s::int % 4))) FROM (SELECT a.id * b.id AS s FROM t a, t b) x";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn others_are_answered_while_batches_are_dear_and_a_cancel_too() {
+    let server = Server::start(&settings(&[]));
+    let session = server.connect().await;
+    session.must("CREATE TABLE t (id INT PRIMARY KEY)").await;
+    let values: Vec<String> = (0..300).map(|id| format!("({id})")).collect();
+    session.must(&format!("INSERT INTO t VALUES {}", values.join(", "))).await;
+    // As many as there are threads, and more.
+    let mut sessions = Vec::new();
+    for _ in 0..4 {
+        sessions.push(server.connect().await);
+    }
+    let dear = sessions.iter().map(|session| cancelled(session, DEAR, Duration::from_millis(200)));
+    let mut dear = Box::pin(futures::future::join_all(dear));
+    tokio::select! {
+        _ = &mut dear => {}
+        () = tokio::time::sleep(Duration::from_millis(100)) => {
+            // Connecting, and what needs no query's thread, goes on.
+            server.connect().await.must("SHOW timezone").await;
+        }
+    }
+    assert_eq!(dear.await, ["57014"; 4]);
+    assert_eq!(session.must_count("SELECT count(*) FROM t").await, 300);
+}
