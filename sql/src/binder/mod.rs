@@ -332,12 +332,18 @@ fn project(plan: LogicalPlan, exprs: Vec<Expr>) -> Result<LogicalPlan> {
     Ok(LogicalPlan::Projection(projection))
 }
 
+/// Rules of DataFusion's optimiser that don't fit PostgreSQL's types: the sum of sums that the first makes of a sum beside a DISTINCT aggregate has another
+/// type than the sum.
+const UNFIT_RULES: [&str; 1] = ["single_distinct_aggregation_to_group_by"];
+
 /// DataFusion's optimiser, for a plan that is run as a batch: correlated subqueries become joins, filters move down, and so on.
 pub fn optimize_batch(plan: LogicalPlan) -> Result<LogicalPlan> {
     let mut options = ConfigOptions::default();
     options.optimizer.expand_views_at_output = false;
     let context = OptimizerContext::new_with_config_options(Arc::new(options));
-    let optimize = |plan: LogicalPlan| Optimizer::new().optimize(plan, &context, |_, _| {}).map_err(bind_error);
+    let mut optimizer = Optimizer::new();
+    optimizer.rules.retain(|rule| !UNFIT_RULES.contains(&rule.name()));
+    let optimize = |plan: LogicalPlan| optimizer.optimize(plan, &context, |_, _| {}).map_err(bind_error);
     let plan = match plain::needs_unnesting(&plan).map_err(bind_error)? {
         false => optimize(plan)?,
         true => {
