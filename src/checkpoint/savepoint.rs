@@ -104,7 +104,7 @@ pub fn write(files: &FilesRef, store: &CheckpointStore, folder: &Path, savepoint
     let result = write_new(files, store, folder, savepoint);
     if result.is_err() {
         // On a full disk every byte is worth having; what can't be removed is no savepoint either.
-        let _ = files.remove_dir(folder);
+        let _ = remove(files, folder);
     }
     result
 }
@@ -137,13 +137,15 @@ pub fn read(files: &FilesRef, folder: &Path) -> Result<Savepoint> {
     metadata::decode(MAGIC, FORMAT, &format!("the savepoint in \"{}\"", folder.display()), &files.read(&path)?)
 }
 
-/// Removes the savepoint in `folder`. Once the metadata is gone it is none any more.
+/// Removes the savepoint in `folder`, and the folder where nothing else is in it. Once the metadata is gone it is none any more.
 pub fn remove(files: &FilesRef, folder: &Path) -> Result<()> {
     if files.exists(&folder.join(METADATA)) {
         files.remove(&folder.join(METADATA))?;
         files.sync_dir(folder)?;
     }
-    files.remove_dir(folder)
+    files.remove(&folder.join("SAVEPOINT.tmp"))?;
+    files.remove_dir(&folder.join(FILES))?;
+    if files.list(folder)?.is_empty() { files.remove_dir(folder) } else { Ok(()) }
 }
 
 /// Brings the files of `part`, of the savepoint in `folder`, into the new folder `into` under their local names, after checking length and content of

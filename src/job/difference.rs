@@ -12,6 +12,7 @@ use crate::log::layout::{TableLayout, stored_range};
 use crate::operators::error::from_arrow;
 use crate::operators::materialize::RowLayout;
 use crate::runtime::subtask::Feed;
+use crate::seams::faults::{self, Fault};
 use crate::state::StateSnapshot;
 use crate::state::difference::{Difference, Entries};
 use crate::state::key_codec::EncodedRows;
@@ -104,6 +105,7 @@ impl TableDifference {
                     changes.push(RowKind::UpdateBefore, &before);
                     changes.push(RowKind::UpdateAfter, &now);
                 }
+                (Some(_), None) if faults::is_planted(Fault::DifferenceLosesDeletions) => {}
                 (Some(before), None) => changes.push(RowKind::Delete, &before),
                 (None, Some(now)) => changes.push(RowKind::Insert, &now),
                 (None, None) => {}

@@ -11,6 +11,7 @@ use weir_sql::graph::{NodeOp, StreamGraph};
 use super::Engine;
 use super::engine::shutting_down;
 use super::manager::{Event, PinnedCheckpoint};
+use super::status::JobState;
 use super::upgrade::{StatePlan, saved_operators};
 use crate::checkpoint::Savepoint;
 use crate::checkpoint::savepoint::{self, SavedInput, Savepoints};
@@ -18,6 +19,9 @@ use crate::log::Transaction;
 
 /// How often a savepoint is tried where the stored tables have moved on from the job's barrier meanwhile.
 const ATTEMPTS: usize = 20;
+
+/// How long a savepoint waits for a job that is starting.
+const START_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a view is called until it takes the place of the one that it is built to replace. No user's name begins so.
 pub const UPGRADE_PREFIX: &str = "weir_upgrade_";
@@ -117,14 +121,23 @@ impl Engine {
 
     /// A durable checkpoint of `job`, made now, with the stored tables as of its very commit where it reads one.
     async fn checkpoint_to_save(&self, job: ObjectId, stop: bool) -> Result<PinnedCheckpoint> {
-        for attempt in 0..ATTEMPTS {
+        let patience = tokio::time::Instant::now() + START_PATIENCE;
+        let mut attempt = 0;
+        while attempt < ATTEMPTS {
             let held = self.tables().hold_folds();
             let (done, told) = oneshot::channel();
             self.tell(Event::Checkpoint { of: Some(job), done })?;
             told.await.map_err(|_| shutting_down())??;
             let (done, told) = oneshot::channel();
             self.tell(Event::Pin { job, stop, done })?;
-            let pinned = told.await.map_err(|_| shutting_down())??;
+            let pinned = match told.await.map_err(|_| shutting_down())? {
+                Err(_) if self.is_starting(job) && tokio::time::Instant::now() < patience => {
+                    drop(held);
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+                pinned => pinned?,
+            };
             drop(held);
             if let Some(pinned) = pinned {
                 let commit = pinned.checkpoint.commit;
@@ -136,12 +149,19 @@ impl Engine {
                 }
             }
             tokio::time::sleep(Duration::from_millis(10 << attempt.min(6))).await;
+            attempt += 1;
         }
         Err(Error::new(
             SqlState::parse("55P03").unwrap_or(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE),
             "the stored tables change too fast for a savepoint",
         )
         .with_hint("Try again when less is written."))
+    }
+
+    /// Whether a job is on its way to its first barrier, or about to be started again.
+    fn is_starting(&self, job: ObjectId) -> bool {
+        let is_starting = |state| matches!(state, JobState::Starting | JobState::Backfilling | JobState::Restarting);
+        self.board().read().jobs.iter().any(|status| status.id == job && is_starting(status.state))
     }
 
     /// The savepoints of this data folder, by name. Waits for disk.

@@ -25,6 +25,7 @@ use weir_catalog::{Catalog, ChangelogMode, Derivation, Error, JobOrigin, Object,
 use weir_sql::graph::{Node, NodeId, NodeOp, StreamGraph};
 
 use super::compatibility::Verdict;
+use super::difference::check_columns;
 use crate::checkpoint::savepoint::{self, SavedOperator, Savepoint};
 use crate::checkpoint::{JobCheckpoint, OperatorCheckpoint};
 use crate::operators::aggregate::AggregateSpec;
@@ -157,7 +158,7 @@ impl StatePlan {
         let uids: Vec<String> = self.lost.iter().map(|uid| format!("\"{uid}\"")).collect();
         Err(Error::new(
             SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-            format!("the savepoint has state that is not restored: {}", uids.join(", ")),
+            format!("state would be lost: {}", uids.join(", ")),
         )
         .with_detail(
             self.verdicts
@@ -168,7 +169,7 @@ impl StatePlan {
                 .join("\n"),
         )
         .with_hint(
-            "Give operators their former uid, map it with FROM SAVEPOINT ... (old AS new), or add ALLOW NON RESTORED STATE before AS.",
+            "Give operators their former uid with /*+ uid('...') */ (FROM SAVEPOINT also takes a map of uids), or add ALLOW NON RESTORED STATE before AS.",
         ))
     }
 }
@@ -237,6 +238,27 @@ impl Planner<'_> {
             }
         }
         found
+    }
+
+    /// Whether the savepoint has the rows of the table or view that `node` scans; `Err`: as others than could be compared with the present ones. A connector's are
+    /// nowhere, and where it stood is another matter.
+    fn saved_rows(&self, node: &Node) -> std::result::Result<bool, String> {
+        let (NodeOp::TableScan { table: id, .. } | NodeOp::ViewScan { view: id, .. }) = &node.op else { return Ok(true) };
+        let Some(present) = self.catalog.get_id(*id) else { return Ok(false) };
+        match self.saved.inputs.iter().find(|input| input.object.name() == present.name()) {
+            None => Ok(false),
+            Some(saved) => {
+                check_columns(present.name(), saved.object.columns(), present.columns()).map(|()| true).map_err(|e| e.message().to_string())
+            }
+        }
+    }
+
+    /// Whether what `node` is fed with, if it is built anew, is without rows that came before.
+    fn begins_now(&self, node: &Node, kept: &BTreeSet<NodeId>) -> bool {
+        self.providers(node).into_iter().any(|provider| {
+            let provider = &self.graph.nodes[provider];
+            if is_stateful(provider) { !kept.contains(&provider.id) && self.begins_now(provider, kept) } else { !self.again[provider.id] }
+        })
     }
 
     fn saved_state(&self, node: &Node) -> Option<(&str, &SavedOperator, &OperatorCheckpoint)> {
@@ -404,7 +426,10 @@ impl Planner<'_> {
             for (provider, fed) in &consumers {
                 let node = &self.graph.nodes[*provider];
                 let is_kept = |id: &NodeId| candidates.get(id).is_some_and(|candidate| candidate.keep.is_some());
-                let reason = if is_stateful(node) && !is_kept(provider) {
+                let other_columns = self.saved_rows(node).err();
+                let reason = if let Some(other) = &other_columns {
+                    other.as_str()
+                } else if is_stateful(node) && !is_kept(provider) {
                     "what feeds it is built anew"
                 } else if fed.iter().all(is_kept) || !(is_stateful(node) || self.again[*provider]) {
                     continue;
@@ -427,7 +452,8 @@ impl Planner<'_> {
             let kept = |id: &NodeId| candidates.get(id).is_some_and(|candidate| candidate.keep.is_some());
             let node = &self.graph.nodes[*provider];
             if !is_stateful(node) {
-                if fed.iter().all(kept) || !self.again[*provider] {
+                // What the savepoint has no rows of is new to what is kept: it gets all of them.
+                if (fed.iter().all(kept) || !self.again[*provider]) && self.saved_rows(node) == Ok(true) {
                     plan.since.insert(*provider);
                 }
             } else if kept(provider) && !fed.iter().all(kept) {
@@ -436,10 +462,11 @@ impl Planner<'_> {
         }
         for provider in feeds_sink {
             let node = &self.graph.nodes[provider];
-            if !is_stateful(node) && !consumers.contains_key(&provider) {
+            if !is_stateful(node) && !consumers.contains_key(&provider) && self.saved_rows(node) == Ok(true) {
                 plan.since.insert(provider);
             }
         }
+        let kept: BTreeSet<NodeId> = candidates.iter().filter(|(_, candidate)| candidate.keep.is_some()).map(|(id, _)| *id).collect();
         let mut taken = BTreeSet::new();
         for node in &stateful {
             let uid = node.uid.clone().unwrap_or_default();
@@ -456,7 +483,7 @@ impl Planner<'_> {
                 let lacks: Vec<&NodeId> =
                     consumers.iter().filter(|(_, fed)| fed.contains(&node.id)).map(|(provider, _)| provider).collect();
                 let from_state = lacks.iter().any(|provider| plan.resent.contains(provider));
-                let gone = lacks.iter().any(|provider| !is_stateful(&self.graph.nodes[**provider]) && !self.again[**provider]);
+                let gone = self.begins_now(node, &kept);
                 reason.push_str(match (gone, from_state) {
                     (true, _) => ": it begins with the rows from now on",
                     (false, true) => ": it is filled from the state before it",
@@ -495,7 +522,7 @@ fn size_of(checkpoint: &OperatorCheckpoint) -> StateSize {
 }
 
 fn names(derivation: &Derivation) -> String {
-    derivation.key.iter().map(|column| format!("{} {}", column.name, column.type_name)).collect::<Vec<_>>().join(", ")
+    derivation.key.iter().map(|column| format!("{} {}", column.text, column.type_name)).collect::<Vec<_>>().join(", ")
 }
 
 fn column_names(derivation: &Derivation) -> String {

@@ -86,6 +86,10 @@ faults! {
     HalfEpochPublished, "half-epoch-published", TestsOfTheWhole;
     /// Of several views in a statement, one is read as of the barrier before.
     ViewReadOneBarrierOlder, "view-read-one-barrier-older", TestsOfTheWhole;
+    /// Rows that went since a savepoint are still there for a job that begins with it.
+    DifferenceLosesDeletions, "difference-loses-deletions", TestsOfTheWhole;
+    /// An operator that is kept does not send its result to one that is built anew.
+    KeptResultNotSent, "kept-result-not-sent", TestsOfTheWhole;
     /// A row goes to the subtask after the one that owns its key.
     RowMisrouted, "row-misrouted", TestsOfTheWhole;
     /// The first batch that a restored subtask gets from another is dropped.

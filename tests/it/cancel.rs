@@ -116,7 +116,7 @@ async fn others_are_answered_while_batches_are_dear_and_a_cancel_too() {
     let server = Server::start(&settings(&[]));
     let session = server.connect().await;
     session.must("CREATE TABLE t (id INT PRIMARY KEY)").await;
-    let values: Vec<String> = (0..300).map(|id| format!("({id})")).collect();
+    let values: Vec<String> = (0..900).map(|id| format!("({id})")).collect();
     session.must(&format!("INSERT INTO t VALUES {}", values.join(", "))).await;
     // As many as there are threads, and more.
     let mut sessions = Vec::new();
@@ -133,5 +133,5 @@ async fn others_are_answered_while_batches_are_dear_and_a_cancel_too() {
         }
     }
     assert_eq!(dear.await, ["57014"; 4]);
-    assert_eq!(session.must_count("SELECT count(*) FROM t").await, 300);
+    assert_eq!(session.must_count("SELECT count(*) FROM t").await, 900);
 }

@@ -33,6 +33,8 @@ const OLDER_CHECKPOINT: Scenario =
 const BACKFILL: Scenario =
     Scenario { test: "backfill::a_view_made_while_its_inputs_change_misses_nothing", environment: &[("WEIR_TEST_ROUNDS", "4")] };
 
+const SAVEPOINTS: Scenario = Scenario { test: "savepoints::a_changed_query_has_its_batch_answer", environment: &[] };
+
 /// What a file's run says where a view does not show what it should, or where an operator met a row that can't be.
 const WRONG_ANSWER: [&str; 4] = ["query result mismatch", "is not the batch answer", " changed:", "after error XX000"];
 /// What it says where state can't be restored.
@@ -58,6 +60,8 @@ weir::caught_faults! {
     a_key_group_lost_by_rescaling: KeyGroupLost, by MANY_KEYS_RESCALED, saying WRONG_ANSWER;
     a_backfill_from_a_table_that_misses_changes: TableBackfillMissesChanges, by BACKFILL, saying WRONG_ANSWER;
     a_backfill_from_a_view_that_misses_changes: ViewBackfillMissesChanges, by BACKFILL, saying WRONG_ANSWER;
+    rows_that_went_since_a_savepoint_and_stay: DifferenceLosesDeletions, by SAVEPOINTS, saying ["assertion `left == right` failed"];
+    a_kept_result_that_is_not_sent: KeptResultNotSent, by SAVEPOINTS, saying ["assertion `left == right` failed"];
     a_drop_that_is_not_in_the_log: DropNotLogged, by DDL_KILLED, saying ["came back", "already exists"];
 }
 
@@ -91,6 +95,7 @@ controls! {
     corruption: CORRUPTION;
     backfill: BACKFILL;
     older_checkpoint: OLDER_CHECKPOINT;
+    savepoints: SAVEPOINTS;
 }
 
 #[test]

@@ -219,6 +219,8 @@ async fn a_changed_query_has_its_batch_answer() {
     let session = server.connect().await;
     session.must(TABLES).await;
     write(&session, 0, 150).await;
+    // A group that nothing touches any more: only the state has it.
+    session.must("INSERT INTO accounts VALUES (100001, 99, 5)").await;
     let before = "SELECT owner, count(*) AS n, sum(amount) AS total FROM accounts GROUP BY owner";
     session.must(&format!("CREATE MATERIALIZED VIEW v AS {before}")).await;
     session.must("CREATE SAVEPOINT sp FOR v").await;
@@ -397,6 +399,14 @@ async fn other_data_folders_read_savepoints_and_damage_is_named() {
     for view in ["first", "second"] {
         check(&session, view, query).await;
     }
+    // A table that has other columns now is read again.
+    session.must("DROP TABLE accounts CASCADE").await;
+    session.must("CREATE TABLE accounts (id BIGINT PRIMARY KEY, owner INT, amount BIGINT, note TEXT)").await;
+    session.must("INSERT INTO accounts VALUES (1, 2, 3, 'x'), (2, 2, 4, NULL)").await;
+    let explained = rows(&session, &format!("EXPLAIN {}", create("third"))).await;
+    assert!(explained.iter().all(|row| row[2] == "rebuilt") && explained[0][3].contains("other columns"), "{explained:?}");
+    session.must(&create("third")).await;
+    check(&session, "third", query).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -535,6 +545,36 @@ async fn generated_views_go_on_with_queries_that_change() {
     run::say(&format!("savepoints of generated views: {compared} comparisons, {altered} changed in place, verdicts {verdicts:?}"));
     let met = |verdict: &str| verdicts.get(verdict).copied().unwrap_or(0);
     assert!(met("reused") > 10 && met("rebuilt") > 5 && altered > 3 && compared > 40, "the cases show too little: {verdicts:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_was_stopped_is_rebuilt_without_the_savepoint_that_it_began_with() {
+    let place = tempfile::tempdir().expect("a folder");
+    let location = place.path().join("kept");
+    let server = Server::start(&settings(&[("parallelism", "2"), ("restart_attempts", "0")]));
+    let session = server.connect().await;
+    session.must(TABLES).await;
+    write(&session, 0, 50).await;
+    session.must("UPDATE accounts SET amount = 1 WHERE amount = 0").await;
+    let query = "SELECT owner, sum(1000 / amount) AS s FROM accounts GROUP BY owner";
+    session.must(&format!("CREATE MATERIALIZED VIEW v AS {query}")).await;
+    session.must(&format!("CREATE SAVEPOINT sp FOR v AT '{}'", location.display())).await;
+    session.must(&format!("CREATE MATERIALIZED VIEW w FROM SAVEPOINT sp AS {query}")).await;
+    // Nothing but the savepoint goes with it.
+    std::fs::write(location.join("notes.txt"), "mine").expect("a file");
+    session.must("DROP SAVEPOINT sp").await;
+    let left: Vec<_> = std::fs::read_dir(&location).expect("a folder").flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(left, ["notes.txt"]);
+    session.must("INSERT INTO accounts VALUES (999, 1, 0)").await;
+    assert_eq!(refusal(&session, "FLUSH").await.0, "22012");
+    let (code, text) = refusal(&session, "CREATE SAVEPOINT other FOR w").await;
+    assert!(code == "55000" && text.contains("RESUME"), "{text}");
+    session.must("DELETE FROM accounts WHERE id = 999").await;
+    session.must("ALTER JOB v RESUME").await;
+    session.must("ALTER JOB w RESUME").await;
+    for view in ["v", "w"] {
+        check(&session, view, query).await;
+    }
 }
 
 /// Kills in the midst of what makes, uses and drops savepoints: each statement is whole or did nothing, and every view has its batch answer.

@@ -332,8 +332,8 @@ fn project(plan: LogicalPlan, exprs: Vec<Expr>) -> Result<LogicalPlan> {
     Ok(LogicalPlan::Projection(projection))
 }
 
-/// Rules of DataFusion's optimiser that don't fit PostgreSQL's types: the sum of sums that the first makes of a sum beside a DISTINCT aggregate has another
-/// type than the sum.
+/// Rules of DataFusion's optimiser that fail on some of PostgreSQL's types, and are left out then: the sum of sums that this one makes of a sum of INT beside
+/// a DISTINCT aggregate has another type than the sum.
 const UNFIT_RULES: [&str; 1] = ["single_distinct_aggregation_to_group_by"];
 
 /// DataFusion's optimiser, for a plan that is run as a batch: correlated subqueries become joins, filters move down, and so on.
@@ -341,9 +341,14 @@ pub fn optimize_batch(plan: LogicalPlan) -> Result<LogicalPlan> {
     let mut options = ConfigOptions::default();
     options.optimizer.expand_views_at_output = false;
     let context = OptimizerContext::new_with_config_options(Arc::new(options));
-    let mut optimizer = Optimizer::new();
-    optimizer.rules.retain(|rule| !UNFIT_RULES.contains(&rule.name()));
-    let optimize = |plan: LogicalPlan| optimizer.optimize(plan, &context, |_, _| {}).map_err(bind_error);
+    let optimize = |plan: LogicalPlan| {
+        let optimized = Optimizer::new().optimize(plan.clone(), &context, |_, _| {});
+        optimized.or_else(|error| {
+            let mut fewer = Optimizer::new();
+            fewer.rules.retain(|rule| !UNFIT_RULES.contains(&rule.name()));
+            fewer.optimize(plan, &context, |_, _| {}).map_err(|_| bind_error(error))
+        })
+    };
     let plan = match plain::needs_unnesting(&plan).map_err(bind_error)? {
         false => optimize(plan)?,
         true => {

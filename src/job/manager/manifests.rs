@@ -146,6 +146,10 @@ impl Manager {
             Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, format!("job \"{}\" has no checkpoint", job.job.name))
                 .with_detail(why.to_string())
         };
+        if job.state == JobState::Failed {
+            return Err(Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, format!("job \"{}\" is stopped", job.job.name))
+                .with_hint(format!("Remove the cause, then ALTER JOB {} RESUME.", job.job.name)));
+        }
         // A view that was rebuilt has left the present manifest before the durable one.
         let manifest = self.retained.back().filter(|_| self.manifest.jobs.contains_key(&id));
         let manifest = manifest.ok_or_else(|| none("It has not been checkpointed since it began."))?;

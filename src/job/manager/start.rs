@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use weir_catalog::{Error, JobKind, ObjectId, Result};
+use weir_catalog::{Error, JobKind, ObjectId, Result, SqlState};
 
 use super::checkpoints::Schedule;
 use super::jobs::RunningJob;
@@ -143,10 +143,15 @@ impl Manager {
         let catalog = self.context.log.catalog();
         let views = self.context.views.read().clone();
         let sender = self.sender.clone();
+        let keeps_its_place = self.keeps_its_place(id);
         self.context.spawner.spawn_blocking(move || {
             let built = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 let start = match (&definition.origin, &restore) {
-                    (Some(origin), None) => SavepointStart::open(&context.files, origin, &graph, &catalog).map(Some)?,
+                    (Some(origin), None) => match SavepointStart::open(&context.files, origin, &graph, &catalog) {
+                        // A job that is rebuilt long after it began: the present rows are all that it needs.
+                        Err(error) if *error.code() == SqlState::UNDEFINED_OBJECT && !keeps_its_place => None,
+                        opened => Some(opened?),
+                    },
                     _ => None,
                 };
                 build::build(&context, &catalog, &definition, &graph, parallelism, &views, restore.as_ref(), start.as_ref(), run)
