@@ -180,7 +180,8 @@ pub struct JobOrigin {
     pub allow_non_restored_state: bool,
 }
 
-/// Anything that has a name.
+/// Anything that has a name. The catalog keeps each behind an `Arc`, so that their sizes don't matter.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Object {

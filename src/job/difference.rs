@@ -98,7 +98,7 @@ impl TableDifference {
     pub fn next_batch(&mut self, max_rows: usize) -> Result<Option<Batch>> {
         let mut changes = Changes::default();
         while changes.kinds.len() < max_rows
-            && let Some((_, before, now)) = self.difference.next()?
+            && let Some((_, before, now)) = self.difference.next_change()?
         {
             match (before, now) {
                 (Some(before), Some(now)) => {
@@ -141,7 +141,7 @@ impl Feed for ViewDifference {
     fn next_backfill(&mut self, max_rows: usize) -> Result<Option<Batch>> {
         let (mut gone, mut came) = (Vec::new(), Vec::new());
         while gone.len() + came.len() < max_rows
-            && let Some((key, before, now)) = self.difference.next()?
+            && let Some((key, before, now)) = self.difference.next_change()?
         {
             if let Some(before) = before {
                 gone.push((key.clone(), before));

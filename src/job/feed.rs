@@ -21,7 +21,7 @@ pub struct TableFeed {
 
 /// What comes before the changes.
 enum Rows {
-    All(TableScan),
+    All(Box<TableScan>),
     Since(Box<TableDifference>),
 }
 
@@ -58,7 +58,7 @@ impl TableFeed {
             Backfill::None => None,
             Backfill::All => {
                 let options = ScanOptions { projection: Some(projection), row_key: false, ..ScanOptions::default() };
-                Some(Rows::All(tables.snapshot(from)?.scan(definition, options)?))
+                Some(Rows::All(Box::new(tables.snapshot(from)?.scan(definition, options)?)))
             }
             Backfill::Since(saved) => {
                 let difference = TableDifference::new(saved, definition, &tables.snapshot(from)?, projection)?;

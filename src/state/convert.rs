@@ -182,7 +182,7 @@ mod tests {
         // An older schema had the columns the other way round.
         let older = [DataType::Utf8, DataType::Int32];
         let columns: [ArrayRef; 2] = [Arc::new(StringArray::from(vec!["x"])), Arc::new(Int32Array::from(vec![9]))];
-        let mut content = vec![
+        let mut content = [
             entry(0, 0, "a", &value(1, "u")),
             entry(0, 0, "b", &value(-2, "v")),
             entry(0, 1, "a", b"as it is"),

@@ -66,7 +66,7 @@ impl Difference {
     }
 
     /// The next entry that is not the same in both, with its key as [`Entries::new`] says; `None` at the end.
-    pub fn next(&mut self) -> Result<Option<Change>> {
+    pub fn next_change(&mut self) -> Result<Option<Change>> {
         loop {
             self.old.fill()?;
             self.new.fill()?;
@@ -120,7 +120,7 @@ mod tests {
                 let mut difference = Difference::new(entries(&old, "a"), entries(&new, "bb"), related);
                 let mut state = old.clone();
                 let (mut changes, mut came) = (0, BTreeMap::new());
-                while let Some((key, before, now)) = difference.next().unwrap() {
+                while let Some((key, before, now)) = difference.next_change().unwrap() {
                     changes += 1;
                     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
                     let key = text(&key);

@@ -273,7 +273,7 @@ mod tests {
             (Ordering::Greater, [Some(f64::INFINITY), Some(f64::NAN), None, Some(f64::NAN)]),
         ] {
             let mut groups = Groups { wanted, values: Vec::new(), seen: Vec::new() };
-            groups.update_batch(&[values.clone()], &[0, 1, 1, 2, 3, 0], None, 4).unwrap();
+            groups.update_batch(std::slice::from_ref(&values), &[0, 1, 1, 2, 3, 0], None, 4).unwrap();
             let found = groups.evaluate(EmitTo::All).unwrap();
             for (found, expected) in found.as_primitive::<Float64Type>().iter().zip(expected) {
                 assert!(same(found, expected), "{wanted:?}: {found:?}, not {expected:?}");

@@ -115,7 +115,7 @@ impl Cursor<'_> {
         let if_not_exists = self.if_not_exists()?;
         let name = self.name()?;
         let columns = self.optional_columns()?;
-        let origin = self.from_savepoint()?;
+        let origin = self.savepoint_clause()?;
         self.refuse(&["USING", "WITH", "TABLESPACE", "COMMENT", "PARTITIONED BY", "FRESHNESS", "REFRESH_MODE"])?;
         self.expect(&["AS"])?;
         let (query, query_text) = self.query()?;
@@ -128,11 +128,11 @@ impl Cursor<'_> {
         let if_not_exists = self.if_not_exists()?;
         let name = self.name()?;
         // On either side of the options.
-        let mut origin = self.from_savepoint()?;
+        let mut origin = self.savepoint_clause()?;
         self.refuse(&["FROM", "INTO"])?;
         let mut options = if self.peek_is(0, "WITH") { Some(self.options()?) } else { None };
         if origin.is_none() {
-            origin = self.from_savepoint()?;
+            origin = self.savepoint_clause()?;
         }
         self.expect(&["AS"])?;
         let (query, query_text) = self.query()?;

@@ -47,7 +47,7 @@ impl Cursor<'_> {
     }
 
     /// `FROM SAVEPOINT name | 'folder' [(old AS new, ...)] [ALLOW NON RESTORED STATE]`, or nothing.
-    pub(super) fn from_savepoint(&mut self) -> Result<Option<FromSavepoint>> {
+    pub(super) fn savepoint_clause(&mut self) -> Result<Option<FromSavepoint>> {
         if !self.accept(&["FROM", "SAVEPOINT"]) {
             return Ok(None);
         }
