@@ -86,7 +86,7 @@ impl BuildContext {
     }
 
     /// As [`BuildContext::open_backend`], with parts of the savepoint in the folder `savepoint` where that is given.
-    fn open_backend_of(
+    pub(super) fn open_backend_of(
         &self,
         dir: &Path,
         parts: &[&Part],

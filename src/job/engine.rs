@@ -83,6 +83,7 @@ pub struct Engine {
     pub(super) savepoints: Savepoints,
     /// Tells what this data folder writes from what others do.
     pub(super) engine_id: u64,
+    pub(super) build: BuildContext,
     /// Commits that change the catalog follow one another, each with what it starts and stops.
     ddl: Arc<tokio::sync::Mutex<()>>,
     /// Where subtasks run; gone after the shutdown.
@@ -216,7 +217,7 @@ impl Engine {
             settings: settings.clone(),
             clock: clock.clone(),
             spawner: spawner.clone(),
-            build,
+            build: build.clone(),
             log: log.clone(),
             tables: tables.clone(),
             views: views.clone(),
@@ -249,6 +250,7 @@ impl Engine {
             store,
             savepoints,
             engine_id,
+            build,
             ddl: Arc::default(),
             runtime: parking_lot::Mutex::new(Some(runtime)),
             _lock: lock,

@@ -20,3 +20,4 @@ pub mod query;
 pub mod savepoint;
 pub mod session;
 pub mod system;
+mod table_call;

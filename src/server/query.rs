@@ -38,6 +38,7 @@ use super::lookup::KeyFilter;
 use super::system::SystemTables;
 use crate::job::Engine;
 use crate::job::engine::{QUERY_SHARE, ReadCut, STACK_BYTES};
+use crate::job::stored_state::StoredState;
 use crate::log::{ScanOptions, TablesSnapshot, Transaction};
 use crate::operators::error::{from_arrow, from_datafusion};
 use crate::operators::materialize::{RowLayout, RowReader};
@@ -472,6 +473,24 @@ struct DeadLetterPart {
 impl Part for DeadLetterPart {
     fn read(&self, projection: &[usize], _keys: &KeyFilter, each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
         dead_letters::read(&self.files, &self.folder, projection, each)
+    }
+}
+
+/// A state of an operator, as it was stored.
+pub(super) fn state_table(state: Arc<StoredState>) -> Arc<dyn TableProvider> {
+    let parts = (0..state.parts()).map(|part| Arc::new(StatePart { state: state.clone(), part }) as Arc<dyn Part>).collect();
+    Arc::new(CutTable { schema: state.schema(), parts, key: None })
+}
+
+#[derive(Debug)]
+struct StatePart {
+    state: Arc<StoredState>,
+    part: usize,
+}
+
+impl Part for StatePart {
+    fn read(&self, projection: &[usize], _keys: &KeyFilter, each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
+        self.state.read(self.part, SCAN_ROWS, &mut |batch| Ok(each(batch.project(projection).map_err(from_arrow)?)))
     }
 }
 

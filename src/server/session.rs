@@ -153,7 +153,7 @@ impl Session {
     pub fn new(engine: Arc<Engine>, runner: QueryRunner) -> Session {
         let variables = VARIABLES.iter().map(|(name, default, _)| ((*name).to_string(), (*default).to_string())).collect();
         Session {
-            system: SystemTables,
+            system: SystemTables::default(),
             engine,
             runner,
             block: None,
@@ -334,10 +334,13 @@ impl Session {
         {
             block.transaction.begin_statement()?;
         }
+        self.find_called_tables(parsed).await?;
         match &parsed.statement {
             Statement::Query(query) => {
                 let catalog = self.catalog();
                 let bound = self.bind(&catalog, parsed, query, types_of(&parameters))?;
+                // The plan has them now, and nothing keeps their files longer than it.
+                self.system.called.clear();
                 let plan = with_parameters(bound.plan, parameters)?;
                 let columns = bound.columns;
                 let stream = self.run(&plan).await?;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use datafusion::catalog::TableProvider;
-use datafusion::datasource::MemTable;
+use datafusion::datasource::{DefaultTableSource, MemTable};
+use datafusion::logical_expr::TableSource;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use weir_catalog::{Column, Error, JobKind, Object, Result, SqlState, SqlType};
-use weir_sql::binder::SystemSource;
+use weir_sql::binder::{SystemSource, TableCall};
 use weir_sql::statement::ShowKind;
 
 use super::session::{Reply, RowStream};
@@ -21,7 +22,10 @@ use crate::sources::file::dead_letters;
 
 /// Finds the system views by name, and reads them.
 #[derive(Clone, Debug, Default)]
-pub struct SystemTables;
+pub struct SystemTables {
+    /// What the calls in the present statement give.
+    pub(super) called: Vec<(TableCall, Arc<dyn TableProvider>)>,
+}
 
 type ColumnList = &'static [(&'static str, SqlType)];
 
@@ -140,6 +144,11 @@ impl weir_sql::binder::SystemTables for SystemTables {
         }
         let (name, list) = VIEWS.iter().find(|(known, _)| *known == name)?;
         Some(SystemSource { name: (*name).to_string(), columns: columns(list) })
+    }
+
+    fn called(&self, call: &TableCall) -> Option<Arc<dyn TableSource>> {
+        let (_, table) = self.called.iter().find(|(known, _)| known == call)?;
+        Some(Arc::new(DefaultTableSource::new(table.clone())))
     }
 }
 

@@ -100,7 +100,7 @@ impl StateConversion {
 }
 
 /// Behind the last key of a state in a key group.
-fn tag_end(group: u16, tag: u8) -> Vec<u8> {
+pub fn tag_end(group: u16, tag: u8) -> Vec<u8> {
     let [high, low] = group.to_be_bytes();
     match tag.checked_add(1) {
         Some(next) => vec![high, low, next],

@@ -70,17 +70,7 @@ impl StateDescriptor {
     ///
     /// Errors: `0A000` where a newer version wrote it, `55000` where its columns are others.
     pub fn check(uid: &str, stored: &[StateDescriptor], present: &[StateDescriptor]) -> Result<()> {
-        for state in stored {
-            for (part, found, known) in [("keys", state.key_format, key_codec::FORMAT), ("values", state.value_format, row_codec::FORMAT)] {
-                if found > known {
-                    return Err(Error::newer_format(
-                        format_args!("the checkpointed state \"{}\" of operator \"{uid}\" ({part})", state.name),
-                        found,
-                        known,
-                    ));
-                }
-            }
-        }
+        stored.iter().try_for_each(|state| StateDescriptor::check_formats(uid, state))?;
         let layouts = |states: &[StateDescriptor]| -> Vec<String> {
             let mut layouts: Vec<String> = states.iter().map(StateDescriptor::layout).collect();
             layouts.sort();
@@ -96,6 +86,20 @@ impl StateDescriptor {
         )
         .with_detail(format!("Checkpointed: {}. Now: {}.", was.join("; "), is.join("; ")))
         .with_hint("Drop the job and create it again."))
+    }
+
+    /// Errors with `0A000` where a newer version wrote `state`, of the operator `uid`.
+    pub fn check_formats(uid: &str, state: &StateDescriptor) -> Result<()> {
+        for (part, found, known) in [("keys", state.key_format, key_codec::FORMAT), ("values", state.value_format, row_codec::FORMAT)] {
+            if found > known {
+                return Err(Error::newer_format(
+                    format_args!("the checkpointed state \"{}\" of operator \"{uid}\" ({part})", state.name),
+                    found,
+                    known,
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Everything that decides how its bytes are read.

@@ -272,16 +272,22 @@ impl KeyCodec {
 
     /// The columns of `keys`; `XX001` for bytes that no row encodes to. Without columns the result is empty, whatever the number of keys.
     pub fn decode<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<Vec<ArrayRef>> {
+        let (columns, rests) = self.decode_first(keys)?;
+        if rests.iter().any(|rest| !rest.is_empty()) {
+            return Err(malformed("it is longer than its columns"));
+        }
+        Ok(columns)
+    }
+
+    /// As [`KeyCodec::decode`], of keys that may go on behind these columns; also what is left of each.
+    pub fn decode_first<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<(Vec<ArrayRef>, Vec<&'a [u8]>)> {
         let mut rests: Vec<&'a [u8]> = keys.collect();
         // Text has 31-bit offsets, and is never longer than its key.
         if rests.iter().map(|key| key.len()).sum::<usize>() > i32::MAX as usize {
             return Err(Error::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "keys decoded at once are over 2 GiB"));
         }
         let columns = self.types.iter().map(|ty| decode_column(*ty, &mut rests)).collect::<Result<Vec<_>>>()?;
-        if rests.iter().any(|rest| !rest.is_empty()) {
-            return Err(malformed("it is longer than its columns"));
-        }
-        Ok(columns)
+        Ok((columns, rests))
     }
 
     /// The length of every key, if no column has NULLs or text.

@@ -656,3 +656,81 @@ async fn kills_leave_savepoints_whole_or_absent() {
     session.must("DROP SAVEPOINT first").await;
     run::say(&format!("savepoint kills: {} rounds, {acknowledged} statements were answered", run::rounds(14, 200)));
 }
+
+/// Of a running job and of savepoints, state shows what the rows amount to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn state_is_read_as_rows() {
+    let server = Server::start(&settings(&[("parallelism", "2")]));
+    let session = server.connect().await;
+    session.must(TABLES).await;
+    session.must("CREATE TABLE owners (id INT PRIMARY KEY, name TEXT); INSERT INTO owners VALUES (1, 'one'), (2, 'two')").await;
+    for (view, query) in QUERIES {
+        session.must(&format!("CREATE MATERIALIZED VIEW {view} AS {query}")).await;
+    }
+    session.must("CREATE MATERIALIZED VIEW owners_of AS SELECT amount, count(DISTINCT owner) AS n FROM accounts GROUP BY amount").await;
+    write(&session, 0, 200).await;
+    change(&session).await;
+    session.must("FLUSH").await;
+    session.must("SET parallelism = 3").await;
+    session.must(&format!("CREATE MATERIALIZED VIEW wider AS {}", QUERIES[0].1)).await;
+    let read = |sql: String| {
+        let session = &session;
+        async move { rows(session, &sql).await }
+    };
+    let totals = read("SELECT owner, CAST(sum(amount) AS BIGINT) FROM accounts GROUP BY owner".into()).await;
+    assert!(totals.len() > 3, "{totals:?}");
+    for view in ["totals", "wider"] {
+        let state = format!("state('{view}', 'aggregate(owner)')");
+        assert_eq!(read(format!("SELECT owner, CAST(sum_amount AS BIGINT) FROM {state}")).await, totals, "{view}");
+        // MAX keeps each value with its count, the greatest first.
+        assert_eq!(
+            read(format!("SELECT * FROM state('{view}', 'aggregate(owner)', 'counts of amount')")).await,
+            read("SELECT owner, amount, count(*) FROM accounts GROUP BY owner, amount".into()).await
+        );
+        assert_eq!(
+            read(format!(
+                "SELECT name, CAST(s.sum_amount AS BIGINT) FROM {state} AS s JOIN owners ON s.owner = owners.id WHERE s.owner < 2"
+            ))
+            .await,
+            read(
+                "SELECT name, CAST(sum(amount) AS BIGINT) FROM accounts JOIN owners ON owner = owners.id WHERE owner < 2 GROUP BY name"
+                    .into()
+            )
+            .await
+        );
+    }
+    assert_eq!(
+        read("SELECT * FROM state('owners_of', 'aggregate(amount)', 'counts of owner')".into()).await,
+        read("SELECT amount, owner, count(*) FROM accounts GROUP BY amount, owner".into()).await
+    );
+    // Rows with a key are themselves; rows without have a count.
+    for (view, query) in &QUERIES[..2] {
+        assert_eq!(read(format!("SELECT * FROM state('{view}', '{view}/rows')")).await, read((*query).into()).await, "{view}");
+    }
+    let amounts = read("SELECT amount, count(*) FROM accounts GROUP BY amount".into()).await;
+    assert_eq!(read("SELECT * FROM state('amounts', 'amounts/rows', 'rows')".into()).await, amounts);
+
+    // A savepoint shows what was, also when the view is gone.
+    session.must("CREATE SAVEPOINT of_totals FOR totals; CREATE SAVEPOINT of_amounts FOR amounts").await;
+    session.must("DROP MATERIALIZED VIEW sizes; DROP MATERIALIZED VIEW totals; DROP MATERIALIZED VIEW amounts").await;
+    write(&session, 500, 50).await;
+    let saved = "SELECT owner, CAST(sum_amount AS BIGINT) FROM savepoint_state('of_totals', 'aggregate(owner)')";
+    assert_eq!(read(saved.into()).await, totals);
+    let folder =
+        read("SHOW SAVEPOINTS".into()).await.into_iter().find(|row| row[0] == "of_amounts").map(|row| row[5].clone()).unwrap_or_default();
+    assert_eq!(read(format!("SELECT * FROM savepoint_state('{folder}', 'amounts/rows')")).await, amounts);
+
+    for (sql, code, text) in [
+        ("SELECT * FROM state('nothing', 'u')", "42704", "\"wider\""),
+        ("SELECT * FROM state('wider', 'u')", "42704", "\"aggregate(owner)\""),
+        ("SELECT * FROM state('wider', 'aggregate(owner)', 'other')", "42704", "\"counts of amount\""),
+        ("SELECT * FROM savepoint_state('nothing', 'u')", "42704", "nothing"),
+        ("SELECT * FROM state('wider')", "22023", "state('job', 'uid'"),
+        ("SELECT * FROM state('wider', 'aggregate(owner)', 7)", "0A000", "older checkpoint"),
+        ("CREATE MATERIALIZED VIEW bad AS SELECT * FROM state('wider', 'aggregate(owner)')", "0A000", "state(...)"),
+        ("CREATE VIEW bad AS SELECT * FROM state('wider', 'aggregate(owner)')", "0A000", "state(...)"),
+    ] {
+        let (found, message) = refusal(&session, sql).await;
+        assert!(found == code && message.contains(text), "{sql}: {message}");
+    }
+}

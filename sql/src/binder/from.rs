@@ -13,7 +13,7 @@ use weir_catalog::{Error, JobKind, Object, Result, SqlState, SqlType};
 use super::expr::subquery_of;
 use super::scope::{Clause, OutputColumn, Relation, Scope, ScopeColumn, name_of};
 use super::types::{Bound, Type};
-use super::{CatalogSource, Session, bind_error, project};
+use super::{CatalogSource, Session, TableCall, bind_error, project};
 
 /// A FROM item: its plan, and the names that it brings.
 pub(super) struct FromItem {
@@ -161,6 +161,31 @@ impl Session<'_> {
                 }
                 Ok(item)
             }
+            ast::TableFactor::Table {
+                name,
+                alias,
+                args: Some(arguments),
+                with_hints,
+                version: None,
+                with_ordinality: false,
+                partitions,
+                json_path: None,
+                sample: None,
+                index_hints,
+            } if with_hints.is_empty()
+                && partitions.is_empty()
+                && index_hints.is_empty()
+                && let Some(call) = self.at_span(TableCall::new(name, arguments), name.span())? =>
+            {
+                let Some(source) = self.system.and_then(|system| system.called(&call)) else {
+                    let error = Error::unsupported(format!("{}(...) can't be read here", call.function))
+                        .with_detail("It is the state at one moment, and has no changes to follow.")
+                        .with_hint("SELECT from it in a statement of its own, in the simple query protocol, as psql sends it.");
+                    return Err(self.at(error, name.span()));
+                };
+                let columns = source.schema().fields().iter().map(|field| called_column(field)).collect::<Result<Vec<_>>>()?;
+                self.aliased(scan(&call.function, columns, source)?, alias.as_ref(), Some(&call.function))
+            }
             ast::TableFactor::Derived { lateral, subquery, alias, sample: None } => {
                 if *lateral {
                     let visible = Scope { columns: before, ..*scope };
@@ -298,6 +323,14 @@ impl Session<'_> {
             .collect();
         Ok(FromItem { plan, columns })
     }
+}
+
+/// A column of the table that a call gives.
+fn called_column(field: &arrow::datatypes::Field) -> Result<weir_catalog::Column> {
+    let ty = SqlType::from_arrow(field.data_type()).ok_or_else(|| {
+        Error::unsupported(format!("column \"{}\" has type {}, which SQL does not have here", field.name(), field.data_type()))
+    })?;
+    Ok(weir_catalog::Column { name: field.name().clone(), ty, nullable: true, default: None })
 }
 
 /// The positions of the primary key in the columns of a stored table that is scanned as it is.

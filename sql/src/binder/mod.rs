@@ -24,6 +24,7 @@ mod scope;
 mod select;
 mod signature;
 mod subquery;
+mod table_call;
 pub mod types;
 mod unsupported;
 mod window;
@@ -51,6 +52,7 @@ pub use from::nested_too_deeply;
 pub use insert::BoundInsert;
 use scope::{Relation, Scope};
 pub use select::{DISTINCT_ON_PREFIX, UID_ALIAS_PREFIX};
+pub use table_call::{TableCall, table_calls};
 use types::{Bound, Type};
 
 /// What bears on a query's meaning besides its text.
@@ -68,6 +70,9 @@ pub struct BinderSettings {
 pub trait SystemTables {
     /// The table of this name, in this schema if one was written.
     fn resolve(&self, schema: Option<&str>, name: &str) -> Option<SystemSource>;
+
+    /// The table that a call gives; `None` where calls can't be read.
+    fn called(&self, call: &TableCall) -> Option<Arc<dyn TableSource>>;
 }
 
 /// The table source of a catalog object: a stored table, a connector table or a materialized view.

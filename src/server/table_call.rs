@@ -1,0 +1,60 @@
+//! The tables that `state(...)` and `savepoint_state(...)` in a query's FROM give.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use weir_catalog::{Error, Object, Result, SqlState};
+use weir_sql::binder::{TableCall, table_calls};
+use weir_sql::statement::{Parsed, Statement};
+
+use super::query::state_table;
+use super::session::Session;
+use crate::job::savepoints::folder_of;
+use crate::job::stored_state::StoredState;
+
+impl Session {
+    /// Finds what the calls in a query give, for the binder. Waits for a checkpoint of each job whose state is read.
+    pub async fn find_called_tables(&mut self, parsed: &Parsed) -> Result<()> {
+        self.system.called.clear();
+        let query = match &parsed.statement {
+            Statement::Query(query) => query,
+            Statement::Explain(inner) => match &inner.statement {
+                Statement::Query(query) => query,
+                _ => return Ok(()),
+            },
+            _ => return Ok(()),
+        };
+        for call in table_calls(query) {
+            let state = self.called_state(&call).await?;
+            self.system.called.push((call, state_table(Arc::new(state))));
+        }
+        Ok(())
+    }
+
+    async fn called_state(&self, call: &TableCall) -> Result<StoredState> {
+        if call.checkpoint.is_some() {
+            return Err(Error::unsupported("the state as of an older checkpoint cannot be read")
+                .with_hint("CREATE SAVEPOINT keeps a state, and savepoint_state() reads it."));
+        }
+        if call.function == "state" {
+            let catalog = self.catalog();
+            let Some(Object::Job(job)) = catalog.get(&call.of).map(Arc::as_ref) else {
+                let jobs: Vec<String> = catalog
+                    .objects()
+                    .filter(|object| matches!(object.as_ref(), Object::Job(_)))
+                    .map(|object| format!("\"{}\"", object.name()))
+                    .collect();
+                let there = if jobs.is_empty() { "There are none.".to_string() } else { format!("There are: {}.", jobs.join(", ")) };
+                return Err(Error::new(SqlState::UNDEFINED_OBJECT, format!("job \"{}\" does not exist", call.of)).with_detail(there));
+            };
+            return self.engine.state_of_job(job, &call.uid, call.state.as_deref()).await;
+        }
+        let (engine, call) = (self.engine.clone(), call.clone());
+        let read = tokio::task::spawn_blocking(move || {
+            let is_folder = call.of.starts_with('/') || call.of.contains("://");
+            let folder: PathBuf = if is_folder { folder_of(&call.of)? } else { engine.savepoint_folder(&call.of)? };
+            engine.state_of_savepoint(&folder, &call.uid, call.state.as_deref())
+        });
+        read.await.map_err(|_| Error::internal("reading a savepoint panicked"))?
+    }
+}
