@@ -10,7 +10,7 @@ TESTS = --workspace --locked --features weir/planted-faults
 # The number that all tests draw from; `make test-long` draws one of its own.
 SEED = 20260131
 
-.PHONY: demo serve test build-tests test-long lint bench bench-rocksdb setup
+.PHONY: demo serve test build-tests test-long lint bench bench-rocksdb setup setup-tests
 
 demo: setup
 	cargo build --bin weir
@@ -20,16 +20,16 @@ serve: setup
 	cargo run --bin weir -- serve --data-dir weir-data --listen 127.0.0.1:5480
 
 # Doc tests have a summary of their own, and come first: the last line is the summary of the tests of the whole.
-test: setup
+test: setup-tests
 	cargo test $(TESTS) --doc
 	PROPTEST_RNG_SEED=$${WEIR_TEST_SEED:-$(SEED)} WEIR_TEST_SEED=$${WEIR_TEST_SEED:-$(SEED)} \
 		cargo test $(TESTS) --lib --bins --tests --no-fail-fast
 
-build-tests: setup
+build-tests: setup-tests
 	cargo test $(TESTS) --no-run
 
 # Fresh seeds and many more rounds. WEIR_TEST_SEED=N repeats a run.
-test-long: setup
+test-long: setup-tests
 	WEIR_TEST_LONG=1 cargo test $(TESTS) --lib --bins --tests --no-fail-fast
 
 lint:
@@ -43,3 +43,6 @@ bench-rocksdb: setup
 
 setup:
 	@scripts/setup.sh
+
+setup-tests:
+	@scripts/setup.sh --tests

@@ -2,7 +2,8 @@
 # Installs what weir's build and tests need on Debian 12, or says exactly what to install. Does nothing where all of it is there.
 #
 # Needed: a Rust toolchain (checked, never installed), a C and C++ compiler, make and git for RocksDB and jemalloc, libclang for RocksDB's
-# bindings, and for the demo and the tests psql and a PostgreSQL server to compare with (the tests start their own, on no port).
+# bindings, and for the demo and the tests psql and a PostgreSQL server to compare with (the tests start their own, on no port). With `--tests` also
+# an S3 server that the tests start.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -61,4 +62,19 @@ if [ "$(printf '%s\n%s\n' "$required_rust" "${found_rust%%-*}" | sort -V | head 
     echo "setup: Rust $found_rust is too old: weir needs $required_rust or newer (rustup update stable)" >&2
     exit 1
 fi
+# An S3 server for the tests of object stores: built once, into the cache. They are skipped, and say so, where it can't be had.
+if [ "${1:-}" = --tests ]; then
+    s3_server=0.14.1
+    tools="${WEIR_CACHE_DIR:-$HOME/.cache/weir}/tools"
+    if [ "$("$tools/bin/s3s-fs" --version 2>/dev/null)" != "s3s-fs $s3_server" ]; then
+        echo "setup: building the S3 server that the tests use (s3s-fs $s3_server), once, into $tools"
+        # Away from this workspace, whose settings and built files are none of its business.
+        if ! (cd / && CARGO_TARGET_DIR="$tools/target" cargo install s3s-fs --version "=$s3_server" --locked --features binary \
+            --root "$tools" --force --quiet); then
+            echo "setup: it could not be built: the tests of object stores will be skipped" >&2
+        fi
+        rm -rf "$tools/target"
+    fi
+fi
+
 echo "setup: ready (Rust $found_rust, $(c++ --version | head -n 1), $(psql --version))"

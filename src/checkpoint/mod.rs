@@ -5,13 +5,16 @@
 //!   checkpoints/files/<incarnation>-<name>
 //! ```
 //!
+//! Either in the data folder or, with the same names, in an object store ([`storage`]).
+//!
 //! A manifest describes the whole engine: for each job its newest complete checkpoint, and the stored tables'. A group's checkpoint is complete when a
-//! manifest that holds it was renamed into place and its folder synced.
+//! manifest that holds it is durable.
 
 pub mod manifest;
 mod metadata;
 pub mod savepoint;
 pub mod snapshot;
+pub mod storage;
 pub mod store;
 #[cfg(test)]
 mod tests;

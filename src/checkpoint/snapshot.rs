@@ -248,30 +248,29 @@ fn store_splits(
 fn store_image(store: &CheckpointStore, files: &FilesRef, image: Image, barrier: BarrierNumber) -> Result<OperatorPart> {
     let stopwatch = Stopwatch::start();
     let mut cost = image.cost;
-    let mut handles = Vec::with_capacity(image.files.len());
-    let mut result = Ok(());
+    let inherited = |local: &String| image.inherited.get(local).and_then(|handle| store.put_again(handle, barrier));
+    let (mut stored, mut own) = (Vec::with_capacity(image.files.len()), Vec::new());
     for local in &image.files {
-        let inherited = image.inherited.get(local).and_then(|handle| store.put_again(handle, barrier));
-        match inherited.map_or_else(|| store.put(&image.incarnation, &image.dir, local, barrier), Ok) {
-            Ok(stored) => {
-                cost.bytes += stored.handle.bytes;
-                if stored.new {
-                    cost.files_new += 1;
-                    cost.bytes_new += stored.handle.bytes;
-                } else {
-                    cost.files_reused += 1;
-                }
-                handles.push(stored.handle);
-            }
-            Err(error) => {
-                result = Err(error);
-                break;
-            }
+        match inherited(local) {
+            Some(again) => stored.push(again),
+            None => own.push(local.as_str()),
         }
     }
+    let put = store.put_all(&image.incarnation, &image.dir, &own, barrier);
     // The image is only names of files: the store has its own.
     files.remove_dir(&image.dir)?;
-    result?;
+    stored.extend(put?);
+    let mut handles = Vec::with_capacity(stored.len());
+    for file in stored {
+        cost.bytes += file.handle.bytes;
+        if file.new {
+            cost.files_new += 1;
+            cost.bytes_new += file.handle.bytes;
+        } else {
+            cost.files_reused += 1;
+        }
+        handles.push(file.handle);
+    }
     let part = Part { format: PART_FORMAT, backend: image.backend, range: image.range, files: handles, size: image.size };
     {
         // An image that was taken later has taken the place of one that took long to store.

@@ -1,20 +1,20 @@
-//! Where checkpoints are kept: a folder of files that never change, and the manifests that name them.
+//! What is kept of checkpoints: files that never change, and the manifests that name them. Where they are kept is a [`Storage`]'s business.
 //!
 //! # Invariants
 //! - A file's name is used once: it holds the incarnation of the state backend that wrote it, a fresh one each time a backend is opened.
 //! - A manifest names only files that were synced, in a folder that was synced.
 //! - A file is deleted only when no retained manifest names it and no checkpoint under way may come to name it.
 
-use std::io::{ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use weir_catalog::{Error, Result, SqlState};
-use xxhash_rust::xxh3::Xxh3;
+use weir_catalog::{Error, ObjectId, Result, SqlState};
 
 use super::manifest::{FileHandle, Manifest, Part};
+use super::storage::{Committed, FolderStorage, NewFile, OLDER_HINT, Storage, manifest_name};
 use crate::seams::faults::{self, Fault};
 use crate::seams::files::FilesRef;
 use crate::seams::hash::{HashMap, HashSet};
@@ -23,21 +23,55 @@ use crate::stream::BarrierNumber;
 #[cfg(test)]
 mod tests;
 
-/// The folder of one engine's checkpoints.
+/// One engine's checkpoints.
 #[derive(Debug)]
 pub struct CheckpointStore {
-    files: FilesRef,
-    dir: PathBuf,
+    /// Of this machine, for the folders that files come from and go to.
+    local: FilesRef,
+    storage: Arc<dyn Storage>,
     known: Mutex<HashMap<String, Known>>,
-    /// Files that are no longer known and are being removed. Whoever stores one of them again waits until it is gone; all others go on.
-    removing: Mutex<HashSet<String>>,
+    gone: Mutex<Gone>,
     removed: Condvar,
+    /// Held by who removes.
+    retiring: Mutex<()>,
     /// The highest number that a manifest here has, readable or not.
     last_number: AtomicU64,
+    /// Whether something is gone that jobs believe to be stored, and nobody has been told yet.
+    lost: AtomicBool,
+    /// The last manifest, where it is known to be gone; 0 for none.
+    lost_number: AtomicU64,
     /// Numbers of manifests that are not to be started from any more and may still be there: they go when the next one is durable.
     abandoned: Mutex<Vec<u64>>,
     /// Files that somebody is about to link to, and how many are.
     pinned: Mutex<HashMap<String, usize>>,
+}
+
+/// Files that may be there and are not known.
+#[derive(Debug, Default)]
+struct Gone {
+    /// They are being removed. Whoever stores one of them again waits until it is gone, or takes another name; all others go on.
+    removing: HashSet<String>,
+    /// They are being stored, or could not be stored or removed: where nobody stores them, they go with the next [`CheckpointStore::retire`].
+    left: HashMap<String, Left>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Left {
+    /// How many store it now.
+    attempts: usize,
+    /// Whether a removal seemed to fail, and could still come.
+    may_go: bool,
+}
+
+impl Gone {
+    /// An attempt to store `name` has ended.
+    fn end_attempt(&mut self, name: &str, is_known: bool) {
+        let Some(left) = self.left.get_mut(name) else { return };
+        left.attempts -= 1;
+        if left.attempts == 0 && is_known {
+            self.left.remove(name);
+        }
+    }
 }
 
 /// Files that stay in a store until this is dropped.
@@ -77,41 +111,40 @@ pub struct Stored {
     pub new: bool,
 }
 
-const FILES: &str = "files";
-const MANIFEST: &str = "MANIFEST-";
-
-/// The name of the manifest with this number.
-fn manifest_name(number: u64) -> String {
-    format!("{MANIFEST}{number:020}")
-}
-
 impl CheckpointStore {
-    /// Opens the store in `dir`, made if need be, and reads its manifests. Returns those to start from, oldest first: up to the newest, or, with `from`,
-    /// up to that of the checkpoint at this barrier. Those behind it stay until the next one is durable.
+    /// Opens the store in the folder `dir`, made if need be. See [`CheckpointStore::open_in`].
+    pub fn open(files: FilesRef, dir: &Path, from: Option<BarrierNumber>) -> Result<(CheckpointStore, Vec<Manifest>)> {
+        let storage = Arc::new(FolderStorage::open(files.clone(), dir)?);
+        CheckpointStore::open_in(storage, files, from)
+    }
+
+    /// Opens the store in `storage`, and reads its manifests. Returns those to start from, oldest first: up to the newest, or, with `from`,
+    /// up to that of the checkpoint at this barrier. Those behind it stay until the next one is durable. `local` is the file system of this machine.
     ///
     /// Files that no manifest names are removed: they are of a checkpoint that never became complete.
     ///
     /// Errors: `XX001` where the manifest to start from is damaged, `0A000` where a newer version wrote it, each naming the checkpoints that could be
-    /// started from instead; `22023` where there is no checkpoint `from`. An older manifest that can't be read is reported in the log.
-    pub fn open(files: FilesRef, dir: &Path, from: Option<BarrierNumber>) -> Result<(CheckpointStore, Vec<Manifest>)> {
-        files.create_dir(&dir.join(FILES))?;
-        let mut read: Vec<(u64, Result<Manifest>)> = Vec::new();
-        for path in files.list(dir)? {
-            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            if name.ends_with(".tmp") {
-                files.remove(&dir.join(&name))?;
-            } else if let Some(number) = name.strip_prefix(MANIFEST).and_then(|number| number.parse().ok()) {
-                read.push((number, read_manifest(&files, dir, number)));
+    /// started from instead; `22023` where there is no checkpoint `from`; `55006` where another engine has the storage. An older manifest that can't be read
+    /// is reported in the log.
+    pub fn open_in(storage: Arc<dyn Storage>, local: FilesRef, from: Option<BarrierNumber>) -> Result<(CheckpointStore, Vec<Manifest>)> {
+        let slots = storage.slots()?;
+        let mut last_number = slots.last().map_or(0, |slot| slot.number);
+        let (mut read, mut abandoned) = (Vec::new(), Vec::new());
+        for slot in slots {
+            match slot.manifest {
+                Some(bytes) => read.push((slot.number, bytes.and_then(|bytes| decode_manifest(slot.number, &bytes)))),
+                None => abandoned.push(slot.number),
             }
         }
-        // The process before may have died between the renaming of a manifest, or its removal, and the fsync: what follows relies on both.
-        files.sync_dir(dir)?;
-        read.sort_by_key(|(number, _)| *number);
-        let last_number = read.last().map_or(0, |(number, _)| *number);
         let base = find_base(&read, from)?;
+        let claimed = storage.claim(last_number)?;
+        if claimed > last_number {
+            abandoned.push(claimed);
+            last_number = claimed;
+        }
         let all_readable = read.iter().all(|(_, manifest)| manifest.is_ok());
         let mut known = HashMap::default();
-        let (mut manifests, mut abandoned) = (Vec::new(), Vec::new());
+        let mut manifests = Vec::new();
         for (number, manifest) in read {
             match manifest {
                 Ok(manifest) => {
@@ -126,67 +159,105 @@ impl CheckpointStore {
                 }
             }
         }
+        let mut gone = Gone::default();
         // What a manifest that can't be read names is not known: nothing goes before it does.
         if all_readable {
-            for path in files.list(&dir.join(FILES))? {
-                let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-                if !known.contains_key(&name) {
-                    files.remove(&dir.join(FILES).join(name))?;
-                }
+            let orphans: Vec<String> = storage.files()?.into_iter().filter(|name| !known.contains_key(name)).collect();
+            if let Err(error) = storage.remove_files(&orphans) {
+                // Nobody needs the room at once.
+                tracing::warn!(%error, "files of checkpoints that never became complete were not removed, and go with the next checkpoint");
+                gone.left.extend(orphans.into_iter().map(|name| (name, Left { attempts: 0, may_go: true })));
             }
         }
         let store = CheckpointStore {
-            files,
-            dir: dir.to_path_buf(),
+            local,
+            storage,
             known: Mutex::new(known),
-            removing: Mutex::default(),
+            gone: Mutex::new(gone),
             removed: Condvar::new(),
+            retiring: Mutex::new(()),
             last_number: AtomicU64::new(last_number),
+            lost: AtomicBool::new(false),
+            lost_number: AtomicU64::new(0),
             abandoned: Mutex::new(abandoned),
             pinned: Mutex::default(),
         };
         Ok((store, manifests))
     }
 
+    /// How long a call may take that waits for a store outside this machine.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.storage.set_timeout(timeout);
+    }
+
+    /// Ends calls that wait for a store outside this machine.
+    pub fn stop(&self) {
+        self.storage.stop();
+    }
+
     /// A number for the next manifest, above those of all before and not below `at_least`: with a barrier number, which no process repeats, it is not
-    /// used again even where somebody removed the manifests that had higher ones.
+    /// used again even where somebody removed the manifests that had higher ones. Where numbers must follow one another, the next, until it is used.
     pub fn next_manifest_number(&self, at_least: BarrierNumber) -> u64 {
+        if self.storage.has_consecutive_numbers() {
+            return self.last_number.load(Ordering::SeqCst) + 1;
+        }
         let next = |last: u64| (last + 1).max(at_least);
         let last = self.last_number.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| Some(next(last)));
         // Both sides hold the number before.
         next(last.unwrap_or_else(|last| last))
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(FILES).join(name)
-    }
-
     /// Stores `local` of the folder `from`, written by the backend `incarnation`, for the checkpoint at `barrier`. SST files never change and are stored
     /// once; all others are the checkpoint's own.
     pub fn put(&self, incarnation: &str, from: &Path, local: &str, barrier: BarrierNumber) -> Result<Stored> {
-        let shared = local.ends_with(".sst");
-        let name = if shared { format!("{incarnation}-{local}") } else { format!("{incarnation}-{barrier}-{local}") };
-        if let Some(known) = self.known.lock().get_mut(&name) {
-            known.used_by = known.used_by.max(barrier);
-            return Ok(Stored { handle: known.handle.clone(), new: false });
-        }
-        let (source, target) = (from.join(local), self.path(&name));
-        let (bytes, checksum) = self.checksum_of(&source)?;
-        {
-            let mut removing = self.removing.lock();
-            while removing.contains(&name) {
-                self.removed.wait(&mut removing);
+        let stored = self.put_all(incarnation, from, &[local], barrier)?;
+        stored.into_iter().next().ok_or_else(|| Error::internal("a file that was stored has no handle"))
+    }
+
+    /// Stores several files as [`CheckpointStore::put`] does, side by side where the storage can.
+    pub fn put_all(&self, incarnation: &str, from: &Path, locals: &[&str], barrier: BarrierNumber) -> Result<Vec<Stored>> {
+        let own = |local: &str| format!("{incarnation}-{barrier}-{local}");
+        let mut stored: Vec<Option<Stored>> = Vec::with_capacity(locals.len());
+        let mut new = Vec::new();
+        for local in locals {
+            let mut name = if local.ends_with(".sst") { format!("{incarnation}-{local}") } else { own(local) };
+            let found = self.known.lock().get_mut(&name).map(|known| {
+                known.used_by = known.used_by.max(barrier);
+                Stored { handle: known.handle.clone(), new: false }
+            });
+            if found.is_none() {
+                let mut gone = self.gone.lock();
+                if self.storage.can_reuse_names() {
+                    while gone.removing.contains(&name) {
+                        self.removed.wait(&mut gone);
+                    }
+                } else if gone.removing.contains(&name) || gone.left.get(&name).is_some_and(|left| left.may_go) {
+                    // It could still go.
+                    name = own(local);
+                }
+                gone.left.entry(name.clone()).or_default().attempts += 1;
+                new.push(NewFile { local: local.to_string(), name });
             }
+            stored.push(found);
         }
-        // A name left by an attempt that failed is not in a manifest, nor known.
-        self.files.remove(&target)?;
-        self.files.hard_link(&source, &target)?;
-        if !faults::is_planted(Fault::CheckpointFileNotSynced) {
-            self.files.sync(&target)?;
+        let put = self.storage.put(from, &new);
+        let mut known = self.known.lock();
+        let mut gone = self.gone.lock();
+        let handles = match put {
+            Ok(handles) => handles,
+            Err(error) => {
+                new.iter().for_each(|file| gone.end_attempt(&file.name, known.contains_key(&file.name)));
+                return Err(error);
+            }
+        };
+        let mut handles = handles.into_iter();
+        for stored in stored.iter_mut().filter(|stored| stored.is_none()) {
+            let handle = handles.next().ok_or_else(|| Error::internal("a file that was stored has no handle"))?;
+            known.insert(handle.name.clone(), Known { handle: handle.clone(), used_by: barrier });
+            gone.end_attempt(&handle.name, true);
+            *stored = Some(Stored { handle, new: true });
         }
-        let handle = FileHandle { name: name.clone(), local: local.to_string(), bytes, checksum };
-        self.known.lock().insert(name, Known { handle: handle.clone(), used_by: barrier });
-        Ok(Stored { handle, new: true })
+        Ok(stored.into_iter().flatten().collect())
     }
 
     /// Says that the checkpoint at `barrier` uses a file again that the backend was restored from; `None` where the store has it no more.
@@ -215,37 +286,81 @@ impl CheckpointStore {
     /// [`CheckpointStore::retire`], before any file that it names. To be said before the files are: of two that retire at a time, the second to be asked
     /// may be the first to remove.
     pub fn abandon(&self, number: u64) {
-        self.abandoned.lock().push(number);
-    }
-
-    /// Makes `manifest` durable, and with it every checkpoint that it holds.
-    pub fn write_manifest(&self, manifest: &Manifest) -> Result<()> {
-        self.files.sync_dir(&self.dir.join(FILES))?;
-        let name = manifest_name(manifest.number);
-        let temporary = self.dir.join(format!("{name}.tmp"));
-        let encoded = manifest.encode()?;
-        let placed = self.files.write(&temporary, &encoded).and_then(|()| self.files.rename(&temporary, &self.dir.join(&name)));
-        if let Err(error) = placed {
-            // On a full disk its bytes are worth having; where it can't be removed either, the next start does it.
-            let _ = self.files.remove(&temporary);
-            return Err(error);
+        // One that is above the last was not written: the number is the next one's.
+        if number <= self.last_number.load(Ordering::SeqCst) {
+            self.abandoned.lock().push(number);
         }
-        self.files.sync_dir(&self.dir)
     }
 
-    /// Removes the abandoned manifests, and the files that none of `retained` names and that no checkpoint uses whose barrier is `under_way`.
+    /// Makes `manifest` durable, and with it every checkpoint that it holds. Returns the number that it got: another than its own where that was used.
+    pub fn write_manifest(&self, manifest: &Manifest) -> Result<u64> {
+        self.write_manifest_for(manifest, |_| true)
+    }
+
+    /// As [`CheckpointStore::write_manifest`]; `is_needed` says of which jobs every file must be there, where that is not sure.
+    ///
+    /// Errors: those of the storage; `58030` where something that was stored before is gone: see [`CheckpointStore::take_lost`].
+    pub fn write_manifest_for(&self, manifest: &Manifest, is_needed: impl Fn(ObjectId) -> bool) -> Result<u64> {
+        if self.storage.has_consecutive_numbers() {
+            let last = self.last_number.load(Ordering::SeqCst);
+            // Told once: the next manifest is written in the place of the one that is gone.
+            if self.lost_number.load(Ordering::SeqCst) != last && !self.storage.is_intact(last)? {
+                self.lost_number.store(last, Ordering::SeqCst);
+                // Somebody emptied the storage, or removed it and made it anew. What is there now is not known.
+                self.known.lock().clear();
+                self.lost.store(true, Ordering::SeqCst);
+                return Err(Error::new(SqlState::IO_ERROR, format!("the checkpoints in \"{}\" are gone", self.storage.place()))
+                    .with_detail("Everything is stored again with the next checkpoints."));
+            }
+            self.check_files(manifest, is_needed)?;
+        }
+        if self.storage.commit(manifest.number, &manifest.encode()?)? == Committed::Durable {
+            self.last_number.fetch_max(manifest.number, Ordering::SeqCst);
+            return Ok(manifest.number);
+        }
+        let mut next = manifest.clone();
+        loop {
+            // What has the number counts as failed: it goes once this one is durable.
+            self.last_number.fetch_max(next.number, Ordering::SeqCst);
+            self.abandon(next.number);
+            next.number += 1;
+            if self.storage.commit(next.number, &next.encode()?)? == Committed::Durable {
+                self.last_number.fetch_max(next.number, Ordering::SeqCst);
+                return Ok(next.number);
+            }
+        }
+    }
+
+    /// Whether something that was stored before turned out to be gone since the last call: every job is to store its state again.
+    pub fn take_lost(&self) -> bool {
+        self.lost.swap(false, Ordering::SeqCst)
+    }
+
+    fn check_files(&self, manifest: &Manifest, is_needed: impl Fn(ObjectId) -> bool) -> Result<()> {
+        let known = self.known.lock();
+        let is_gone = |file: &&FileHandle| !known.contains_key(&file.name);
+        let needed = manifest.jobs.iter().filter(|(id, job)| !job.finished && is_needed(**id));
+        let of_jobs = needed
+            .flat_map(|(_, job)| job.operators.values())
+            .flat_map(|operator| operator.parts.iter().flat_map(|part| &part.files).chain(&operator.closed_splits));
+        let of_tables = manifest.tables.iter().flat_map(|tables| &tables.part.files);
+        match of_jobs.chain(of_tables).find(is_gone) {
+            None => Ok(()),
+            Some(file) => Err(Error::new(SqlState::IO_ERROR, format!("the checkpoints in \"{}\" are not whole", self.storage.place()))
+                .with_detail(format!("File \"{}\" is gone. It is stored again with the next checkpoints.", file.name))),
+        }
+    }
+
+    /// Removes the abandoned manifests, and the files that none of `retained` names and that no checkpoint uses whose barrier is `under_way`. Files that can't
+    /// be removed go with the next call, manifests too, but then it is an error: what they need must be kept.
     pub fn retire(&self, retained: &[Manifest], under_way: &dyn Fn(BarrierNumber) -> bool) -> Result<()> {
-        {
-            // What could not be removed is tried again with the next one.
-            let mut abandoned = self.abandoned.lock();
-            for number in abandoned.iter() {
-                self.files.remove(&self.dir.join(manifest_name(*number)))?;
-            }
-            if !abandoned.is_empty() {
-                // A manifest must be gone for good before the files that it names are.
-                self.files.sync_dir(&self.dir)?;
-            }
-            abandoned.clear();
+        // One at a time, so that the manifests are gone before any file that they name is, whoever was the first to be asked.
+        let _alone = self.retiring.lock();
+        let abandoned = self.abandoned.lock().clone();
+        if !abandoned.is_empty() {
+            // A manifest must be gone for good before the files that it names are. What could not be removed is tried again with the next one.
+            self.storage.remove_manifests(&abandoned)?;
+            self.abandoned.lock().retain(|number| !abandoned.contains(number));
         }
         let named: HashSet<&str> = retained.iter().flat_map(Manifest::files).map(|file| file.name.as_str()).collect();
         let planted = retained.last().filter(|_| faults::is_planted(Fault::RetainedFileDeleted));
@@ -253,7 +368,7 @@ impl CheckpointStore {
         let unused: Vec<String> = {
             let mut known = self.known.lock();
             let pinned = self.pinned.lock();
-            let unused: Vec<String> = known
+            let mut unused: Vec<String> = known
                 .iter()
                 .filter(|(name, known)| {
                     let needed = under_way(known.used_by) || named.contains(name.as_str()) || pinned.contains_key(name.as_str());
@@ -261,22 +376,28 @@ impl CheckpointStore {
                 })
                 .map(|(name, _)| name.clone())
                 .collect();
-            let mut removing = self.removing.lock();
             for name in &unused {
                 known.remove(name);
-                removing.insert(name.clone());
             }
+            let mut gone = self.gone.lock();
+            unused.extend(gone.left.extract_if(|_, left| left.attempts == 0).map(|(name, _)| name));
+            gone.removing.extend(unused.iter().cloned());
             unused
         };
-        let mut result = Ok(());
-        for name in unused {
-            // One that can't be removed is left to the next start.
-            let removed = self.files.remove(&self.path(&name));
-            self.removing.lock().remove(&name);
-            self.removed.notify_all();
-            result = result.and(removed);
+        let removed = self.storage.remove_files(&unused);
+        if let Err(error) = &removed {
+            // They take room only: neither a checkpoint nor the log waits for that.
+            tracing::warn!(%error, "files of old checkpoints were not removed, and go with the next checkpoint");
         }
-        result
+        let mut gone = self.gone.lock();
+        for name in unused {
+            gone.removing.remove(&name);
+            if removed.is_err() {
+                gone.left.entry(name).or_default().may_go = true;
+            }
+        }
+        self.removed.notify_all();
+        Ok(())
     }
 
     /// Keeps files until the pin is dropped, whatever is retired. They must be of a durable manifest that is retained now.
@@ -289,84 +410,32 @@ impl CheckpointStore {
         Pin { store: self.clone(), names }
     }
 
-    /// Makes `target`, outside the store, another name of a file, or a copy. Of it nothing is durable.
+    /// Makes `target`, outside the store, another name of a file, or a copy. Of it nothing is durable. Waits for disk, or for the storage.
     pub fn link(&self, file: &FileHandle, target: &Path) -> Result<()> {
-        self.files.hard_link(&self.path(&file.name), target)
+        self.storage.link(file, target)
     }
 
     /// Brings the files of `part` into the new folder `into` under their local names, after checking length and content of each. Errors with `XX001` naming
     /// the file that is damaged or missing.
     pub fn fetch(&self, part: &Part, into: &Path) -> Result<()> {
-        self.files.create_dir(into)?;
-        for file in &part.files {
-            let path = self.path(&file.name);
-            if !self.files.exists(&path) {
-                return Err(Error::corrupted(format!("checkpoint file \"{}\" is missing", file.name)).with_hint(OLDER_HINT));
-            }
-            let (bytes, checksum) = self.checksum_of(&path)?;
-            if (bytes != file.bytes || checksum != file.checksum) && !faults::is_planted(Fault::ChecksumNotVerified) {
-                return Err(Error::corrupted(format!("checkpoint file \"{}\" is damaged", file.name))
-                    .with_detail(format!(
-                        "It has {bytes} bytes with checksum {checksum:016x}; {} with {:016x} were written.",
-                        file.bytes, file.checksum
-                    ))
-                    .with_hint(OLDER_HINT));
-            }
-            let target = into.join(&file.local);
-            if file.local.ends_with(".sst") {
-                self.files.hard_link(&path, &target)?;
-            } else {
-                // A backend may write on in such a file: it gets its own copy.
-                self.files.copy(&path, &target)?;
-            }
-        }
-        Ok(())
+        self.local.create_dir(into)?;
+        self.storage.fetch(&part.files, into)
     }
 
     /// The content of a file, after checking it. Errors as [`CheckpointStore::fetch`].
     pub fn read(&self, file: &FileHandle) -> Result<Vec<u8>> {
-        let path = self.path(&file.name);
-        if !self.files.exists(&path) {
-            return Err(Error::corrupted(format!("checkpoint file \"{}\" is missing", file.name)).with_hint(OLDER_HINT));
-        }
-        let bytes = self.files.read(&path)?;
-        if bytes.len() as u64 != file.bytes || xxhash_rust::xxh3::xxh3_64(&bytes) != file.checksum {
-            return Err(Error::corrupted(format!("checkpoint file \"{}\" is damaged", file.name)).with_hint(OLDER_HINT));
-        }
-        Ok(bytes)
+        self.storage.read(file)
     }
 
     /// The length of all files in the store, bytes.
     pub fn total_bytes(&self) -> u64 {
         self.known.lock().values().map(|known| known.handle.bytes).sum()
     }
-
-    /// Length and XXH3-64 of a file, read piece by piece.
-    fn checksum_of(&self, path: &Path) -> Result<(u64, u64)> {
-        let mut reader = self.files.reader(path)?;
-        let mut hasher = Xxh3::new();
-        let mut buffer = vec![0; 1 << 20];
-        let mut bytes = 0;
-        loop {
-            let read = match reader.read(&mut buffer) {
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                read => read.map_err(|e| Error::io(format!("read \"{}\"", path.display()), &e))?,
-            };
-            if read == 0 {
-                return Ok((bytes, hasher.digest()));
-            }
-            hasher.update(&buffer[..read]);
-            bytes += read as u64;
-        }
-    }
 }
 
-/// What can be done about a checkpoint that can't be restored.
-const OLDER_HINT: &str = "To go on from an older checkpoint, start the server with --from-checkpoint and its number.";
-
-fn read_manifest(files: &FilesRef, dir: &Path, number: u64) -> Result<Manifest> {
+fn decode_manifest(number: u64, bytes: &[u8]) -> Result<Manifest> {
     let name = manifest_name(number);
-    let manifest = Manifest::decode(&name, &files.read(&dir.join(&name))?)?;
+    let manifest = Manifest::decode(&name, bytes)?;
     if manifest.number != number {
         return Err(Error::corrupted(format!("checkpoint metadata \"{name}\" has number {}", manifest.number)));
     }

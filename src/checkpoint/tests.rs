@@ -1,7 +1,9 @@
-//! Tests of checkpoints as a whole: through power loss, and the choice of the one to start from. The bytes of released formats are in `format`.
+//! Tests of checkpoints as a whole: through power loss, and the choice of the one to start from. The bytes of released formats are in `format`, object
+//! stores in `objects`.
 
 mod choice;
 mod format;
+mod objects;
 mod power_loss;
 
 use tempfile::TempDir;

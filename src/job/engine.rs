@@ -17,8 +17,10 @@ use super::plan::plan_job;
 use super::savepoints::UPGRADE_PREFIX;
 use super::settings::Settings;
 use super::status::{JobState, StatusBoard, stopped_input};
+use super::storage;
 use super::view::{Published, ViewHandle};
 use crate::checkpoint::savepoint::Savepoints;
+use crate::checkpoint::storage::Writer;
 use crate::checkpoint::{CheckpointStore, Manifest, Part};
 use crate::log::{EngineLog, LogSettings, Recovered, Tables, TablesSettings, TablesSnapshot, Transaction};
 use crate::seams::clock::Clock;
@@ -177,8 +179,14 @@ impl Engine {
         let rocks = Arc::new(SharedRocks::new(settings.memory / 2, settings.memory / WRITE_BUFFER_SHARE)?);
         let memory = MemoryPool::with_cache(settings.memory, rocks.as_ref().clone());
 
-        let (store, manifests) = CheckpointStore::open(files.clone(), &dir.join("checkpoints"), settings.from_checkpoint)?;
+        let random = Arc::new(parking_lot::Mutex::new(random));
+        let engine = identity::open(&files, &dir, || random.lock().next_u64())?;
+        let run = random.lock().next_u64();
+        let storage = storage::open(&files, &dir, &settings, Writer { engine, run }, &memory)?;
+        storage.set_timeout(settings.checkpoint_timeout);
+        let (store, manifests) = CheckpointStore::open_in(storage, files.clone(), settings.from_checkpoint)?;
         let store = Arc::new(store);
+        storage::remember(&files, &dir, &settings)?;
         let defaults = LogSettings::default();
         let tail_bytes = defaults.tail_bytes.min((settings.memory / TAIL_SHARE) as u64);
         let log_settings = LogSettings { limit_bytes: settings.log_limit as u64, tail_bytes, ..defaults };
@@ -186,12 +194,11 @@ impl Engine {
         if recovered.cut_bytes > 0 {
             tracing::info!(bytes = recovered.cut_bytes, "cut what a power loss tore at the end of the engine log");
         }
-        let random = Arc::new(parking_lot::Mutex::new(random));
         let build = BuildContext {
             files: files.clone(),
             store: store.clone(),
             committer: Arc::new(Committer::new(files.clone())),
-            engine: identity::open(&files, &dir, || random.lock().next_u64())?,
+            engine,
             dead_letters: dir.join(DEAD_LETTERS),
             rocks,
             state_backend: settings.state_backend,
@@ -295,7 +302,10 @@ impl Engine {
                 format!("parameter \"{name}\" cannot be changed without restarting the server"),
             ));
         }
-        self.settings.write().set(name, value)?;
+        let mut settings = self.settings.write();
+        settings.set(name, value)?;
+        self.store.set_timeout(settings.checkpoint_timeout);
+        drop(settings);
         // The manager looks at the settings anew.
         self.tell(Event::WantBarrier)
     }
@@ -567,6 +577,8 @@ impl Engine {
         if self.tell(Event::Shutdown { done }).is_ok() {
             let _ = told.await;
         }
+        // What is still on its way belongs to no checkpoint that will be complete.
+        self.store.stop();
         let runtime = self.runtime.lock().take();
         if let Some(runtime) = runtime {
             // State backends close with their subtasks.
@@ -580,6 +592,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.store.stop();
         if let Some(runtime) = self.runtime.lock().take() {
             runtime.shutdown_background();
         }

@@ -18,6 +18,7 @@ pub mod plan;
 pub mod savepoints;
 pub mod settings;
 pub mod status;
+pub mod storage;
 pub mod stored_state;
 pub mod upgrade;
 pub mod view;

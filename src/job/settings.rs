@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use weir_catalog::{Error, Result, SqlState};
 
+use crate::seams::objects::ObjectUrl;
 pub use crate::state::StateBackendKind;
 use crate::stream::BarrierNumber;
 
@@ -28,6 +29,8 @@ pub struct Settings {
     pub min_barrier_interval: Duration,
     /// The time between two checkpoints; zero for none.
     pub checkpoint_interval: Duration,
+    /// Where checkpoints are kept, where that is not the data folder.
+    pub checkpoint_storage: Option<ObjectUrl>,
     /// How long a checkpoint may take before it counts as failed.
     pub checkpoint_timeout: Duration,
     /// How long a stop waits for its last checkpoint.
@@ -69,6 +72,7 @@ pub const SETTINGS: &[SettingInfo] = &[
     setting("barrier_interval", "100 ms", false, "time between two barriers while there is something new"),
     setting("checkpoint_interval", "5 s", false, "time between two checkpoints; 0 for none"),
     setting("checkpoint_min_pause", "0 s", false, "least time from the end of a checkpoint to the beginning of the next"),
+    setting("checkpoint_storage", "local", true, "where checkpoints are kept: local for the data folder, or s3://bucket/prefix"),
     setting("checkpoint_timeout", "10 min", false, "how long a checkpoint may take before it counts as failed"),
     setting("shutdown_timeout", "30 s", false, "how long a stop waits for its last checkpoint before it does without"),
     setting("checkpoints_retained", "3", false, "how many complete checkpoints are kept"),
@@ -102,6 +106,7 @@ impl Settings {
             barrier_interval: Duration::ZERO,
             min_barrier_interval: Duration::ZERO,
             checkpoint_interval: Duration::ZERO,
+            checkpoint_storage: None,
             checkpoint_timeout: Duration::ZERO,
             shutdown_timeout: Duration::ZERO,
             checkpoint_min_pause: Duration::ZERO,
@@ -131,6 +136,15 @@ impl Settings {
             "barrier_interval" => self.barrier_interval = at_least(name, value, parse_duration(name, value)?, Duration::from_millis(1))?,
             "checkpoint_interval" => self.checkpoint_interval = parse_duration(name, value)?,
             "checkpoint_min_pause" => self.checkpoint_min_pause = parse_duration(name, value)?,
+            "checkpoint_storage" => {
+                self.checkpoint_storage = match value.trim() {
+                    "" | "local" => None,
+                    url => Some(ObjectUrl::parse(url).map_err(|error| {
+                        let hint = "Available values: local, and s3://bucket/prefix.";
+                        invalid(name, value).with_detail(format!("{}.", error.message())).with_hint(hint)
+                    })?),
+                }
+            }
             "shutdown_timeout" => self.shutdown_timeout = parse_duration(name, value)?,
             "checkpoint_timeout" => {
                 self.checkpoint_timeout = at_least(name, value, parse_duration(name, value)?, Duration::from_millis(1))?
@@ -168,6 +182,7 @@ impl Settings {
             "barrier_interval" => show_duration(self.barrier_interval),
             "checkpoint_interval" => show_duration(self.checkpoint_interval),
             "checkpoint_min_pause" => show_duration(self.checkpoint_min_pause),
+            "checkpoint_storage" => self.checkpoint_storage.as_ref().map_or_else(|| "local".into(), ObjectUrl::to_string),
             "checkpoint_timeout" => show_duration(self.checkpoint_timeout),
             "shutdown_timeout" => show_duration(self.shutdown_timeout),
             "checkpoints_retained" => self.checkpoints_retained.to_string(),
@@ -272,6 +287,9 @@ mod tests {
         settings.set("barrier_interval", "1.5 s").unwrap();
         assert_eq!(settings.get("barrier_interval").as_deref(), Some("1500 ms"));
         settings.set("memory", "512 MB").unwrap();
+        assert_eq!(settings.get("checkpoint_storage").as_deref(), Some("local"));
+        settings.set("checkpoint_storage", "s3://data/weir/").unwrap();
+        assert_eq!(settings.get("checkpoint_storage").as_deref(), Some("s3://data/weir"));
         assert_eq!(settings.memory, 512 << 20);
         for info in SETTINGS {
             let shown = settings.get(info.name).unwrap();
@@ -288,6 +306,7 @@ mod tests {
             ("barrier_interval", "0", "22023"),
             ("parallelism", "129", "22023"),
             ("memory", "-1", "22023"),
+            ("checkpoint_storage", "/tmp", "22023"),
             ("no_such_setting", "1", "42704"),
         ] {
             assert_eq!(settings.set(name, value).unwrap_err().code().as_str(), code, "{name} = {value}");

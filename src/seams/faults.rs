@@ -108,6 +108,8 @@ faults! {
     RetainedFileDeleted, "retained-file-deleted", TestsOfTheWhole;
     /// The log is kept from the newest checkpoint on, not from the oldest.
     LogCutTooEarly, "log-cut-too-early", TestsOfTheWhole;
+    /// A manifest is written to an object store whether its number is free or not.
+    ManifestPutUnconditionally, "manifest-put-unconditionally", TestsBesideTheCode;
     /// A start takes files of a checkpoint as they are.
     ChecksumNotVerified, "checksum-not-verified", TestsOfTheWhole;
     /// A checkpoint says of a source where it stood one batch before.

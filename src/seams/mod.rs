@@ -8,5 +8,6 @@ pub mod clock;
 pub mod faults;
 pub mod files;
 pub mod hash;
+pub mod objects;
 pub mod random;
 pub mod spawn;

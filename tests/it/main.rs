@@ -29,6 +29,7 @@
 //! | [`robustness`] | statements that are deep, endless or many |
 //! | [`scripts`] | `weir run` and `weir sql` |
 //! | [`surface`] | what a user types and sees: refusals, errors, system views, EXPLAIN |
+//! | [`s3`] | checkpoints and files in a real S3 server, through kills and what a network does |
 //! | [`planted`] | the tests above, with an engine that does one thing wrong |
 
 mod backfill;
@@ -54,6 +55,7 @@ mod reference;
 mod robustness;
 mod rows;
 mod run;
+mod s3;
 mod savepoints;
 mod scripts;
 mod server;

@@ -23,7 +23,7 @@ use crate::rows::{Row, Rows};
 /// How long a statement, a start or a stop may take before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Settings by name, as `SET` knows them.
+/// Settings by name, as `SET` knows them; `AWS_` variables too.
 pub type Settings = BTreeMap<String, String>;
 
 /// Settings from pairs.
@@ -76,7 +76,9 @@ impl Server {
         // Any free port for its web page too: several servers run at a time.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         for (name, value) in &self.settings {
-            command.env(format!("WEIR_{}", name.to_uppercase()), value);
+            // Those of an object store have their own names.
+            let variable = if name.starts_with("AWS_") { name.clone() } else { format!("WEIR_{}", name.to_uppercase()) };
+            command.env(variable, value);
         }
         die_with_parent(&mut command, libc::SIGKILL);
         let mut process = command.spawn().map_err(|e| format!("could not start weir: {e}"))?;
@@ -147,6 +149,22 @@ impl Server {
         self.settings.insert(name.to_string(), value.to_string());
     }
 
+    /// Asks it to stop, as SIGTERM does, and waits until it has. Returns whether it said that all was well.
+    pub fn stop(&mut self) -> bool {
+        let Some(process) = &mut self.process else { return false };
+        // SAFETY: a plain system call; the process is this one's child and has not been waited for, so that its id is its own.
+        unsafe { libc::kill(process.id() as libc::pid_t, libc::SIGTERM) };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Ok(Some(status)) = process.try_wait() {
+                self.process = None;
+                return status.success();
+            }
+            assert!(Instant::now() < deadline, "weir does not stop:\n{}", self.log_tail());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Whether the process runs.
     pub fn is_running(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| matches!(process.try_wait(), Ok(None)))
@@ -183,7 +201,8 @@ impl Drop for Server {
 pub fn weir() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("WEIR_") && name != faults::VARIABLE {
+        let text = name.to_string_lossy();
+        if (text.starts_with("WEIR_") || text.starts_with("AWS_")) && name != faults::VARIABLE {
             command.env_remove(name);
         }
     }

@@ -26,10 +26,12 @@ impl Manager {
         self.manifest_dirty = false;
         self.manifest.number = self.context.build.store.next_manifest_number(self.context.numbers.peek());
         self.completing = std::mem::take(&mut self.completed);
-        let manifest = self.manifest.clone();
+        let mut manifest = self.manifest.clone();
+        let running: BTreeSet<ObjectId> = self.jobs.iter().filter(|(_, job)| job.state != JobState::Failed).map(|(id, _)| *id).collect();
         let (store, log, sender) = (self.context.build.store.clone(), self.context.log.clone(), self.sender.clone());
         self.context.spawner.spawn_blocking(move || {
-            let result = store.write_manifest(&manifest).and_then(|()| log.write_catalog_snapshot().map(|_| ()));
+            let written = store.write_manifest_for(&manifest, |job| running.contains(&job));
+            let result = written.map(|number| manifest.number = number).and_then(|()| log.write_catalog_snapshot().map(|_| ()));
             if result.is_err() {
                 store.abandon(manifest.number);
             }
@@ -45,6 +47,11 @@ impl Manager {
                 tracing::warn!(%error, "checkpoint metadata could not be written");
                 // What it says still holds, and goes into the next one. That is not tried at once: the disk may be full.
                 self.manifest_dirty = true;
+                if self.context.build.store.take_lost() {
+                    // What was stored before is gone: everything is stored once more.
+                    self.jobs.values_mut().for_each(|job| job.schedule.note_change());
+                    self.tables_schedule.note_change();
+                }
                 for completed in &completing {
                     self.end_checkpoint(completed, Some(&error));
                 }

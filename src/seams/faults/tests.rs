@@ -16,6 +16,7 @@ const FIRST_COMMITTER: Scenario = test("log::tests::stored::the_first_committer_
 const BARRIER_NUMBERS: Scenario = test("job::numbers::tests::no_number_and_no_time_comes_twice_whenever_the_process_ends");
 const EVICTION: Scenario = test("operators::aggregate::tests::rules::more_keys_than_memory_move_to_the_backend_and_back");
 const CHECKPOINTS_AND_POWER_LOSS: Scenario = test("checkpoint::store::tests::a_manifest_and_what_it_names_survive_power_loss");
+const TAKE_OVER: Scenario = test("checkpoint::tests::objects::who_comes_later_takes_over_and_another_engine_is_refused");
 const SINK_AND_POWER_LOSS: Scenario =
     test("sinks::file::tests::power_loss::readers_see_whole_checkpoints_after_power_loss_at_changes_of_the_disk");
 
@@ -28,6 +29,7 @@ crate::caught_faults! {
     a_dirty_key_lost_at_eviction: DirtyKeyLostAtEviction, by EVICTION, saying ["`left == right`", "count >= 0"];
     a_written_key_missing_in_the_filter: WrittenKeyMissingInFilter, by EVICTION, saying ["`left == right`", "count >= 0"];
     a_checkpoint_file_that_is_not_fsynced: CheckpointFileNotSynced, by CHECKPOINTS_AND_POWER_LOSS, saying ["is damaged"];
+    a_manifest_put_whether_its_number_is_free_or_not: ManifestPutUnconditionally, by TAKE_OVER, saying ["unwrap_err"];
     a_sink_file_that_is_not_fsynced: SinkFileNotSynced, by SINK_AND_POWER_LOSS, saying ["a reader sees"];
     a_sink_that_commits_early: SinkCommitsEarly, by SINK_AND_POWER_LOSS, saying ["are durable", "a reader sees rows twice, or not all"];
 }

@@ -1,0 +1,395 @@
+//! Checkpoints in an object store.
+//!
+//! ```text
+//! <prefix>/manifests/MANIFEST-<number>    a slot: one line that says who wrote it, then a manifest, or nothing
+//! <prefix>/files/<name>                   the files
+//! ```
+//!
+//! The line is `weir-slot <format> <engine, 16 hex digits> <run, 16 hex digits> <checksum>`, the checksum being XXH3-64 of what stands before it, in 16 hex
+//! digits; a manifest has its own. The line stands in every format, so that a newer one is told from a damaged one.
+//!
+//! # Being alone
+//! A slot is written by one PUT that the store refuses where the slot is taken (`If-None-Match: *`), and slots follow one another without a gap. A start
+//! takes the next slot for itself, without a manifest, before it removes or writes anything. So whoever was there before finds its next slot taken: its
+//! checkpoints fail from then on, and say who came. This is what an advisory lock would do, without a lock that could be left behind.
+//!
+//! Slots are removed when there are later ones. One who slept for long may so find its next slot free again. Therefore a slot counts as taken only when a
+//! listing made afterwards shows none behind it: slots are removed from the front, so where one was taken and removed there is a later one.
+//!
+//! An attempt that seemed to fail may arrive late. So the same number is tried until it is known who has it; only a slot that this run holds is followed by
+//! the next.
+//!
+//! # Invariants
+//! - A run never writes a slot before it knows who holds the one before.
+//! - Nothing is removed by a run that was taken over, from when it knows.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use weir_catalog::{Error, Result, SqlState};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use super::{Committed, FILES, NewFile, Slot, Storage, damaged, manifest_name, manifest_number, missing};
+use crate::checkpoint::manifest::FileHandle;
+use crate::seams::faults::{self, Fault};
+use crate::seams::files::FilesRef;
+use crate::seams::objects::{CHUNK_BYTES, ObjectUrl, Objects, Range};
+
+/// The format of a slot that this weir writes.
+const FORMAT: u32 = 1;
+const MAGIC: &str = "weir-slot";
+/// The folder of the slots.
+const SLOTS: &str = "manifests";
+/// How many files are removed with one request.
+const REMOVED_AT_ONCE: usize = 1000;
+
+/// Who writes a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writer {
+    /// The data folder's number.
+    pub engine: u64,
+    /// A random number of this opening.
+    pub run: u64,
+}
+
+/// A [`Storage`] in an object store.
+#[derive(Debug)]
+pub struct ObjectStorage {
+    files: FilesRef,
+    objects: Objects,
+    url: ObjectUrl,
+    writer: Writer,
+    /// Why nothing may be written or removed any more.
+    taken_over: Mutex<Option<Error>>,
+}
+
+impl ObjectStorage {
+    /// Below `url` in the bucket `objects`; `files` are those of this machine.
+    pub fn new(files: FilesRef, objects: Objects, url: ObjectUrl, writer: Writer) -> ObjectStorage {
+        ObjectStorage { files, objects, url, writer, taken_over: Mutex::new(None) }
+    }
+
+    fn file_key(&self, name: &str) -> String {
+        self.url.key(&format!("{FILES}/{name}"))
+    }
+
+    fn slot_key(&self, number: u64) -> String {
+        self.url.key(&format!("{SLOTS}/{}", manifest_name(number)))
+    }
+
+    /// An error where another process has taken the storage over.
+    fn check_own(&self) -> Result<()> {
+        self.taken_over.lock().clone().map_or(Ok(()), Err)
+    }
+
+    fn encode(&self, manifest: &[u8]) -> Bytes {
+        let mut bytes = encode_line(self.writer).into_bytes();
+        bytes.extend_from_slice(manifest);
+        Bytes::from(bytes)
+    }
+
+    /// Takes the slot `number` with `content`. False where this run has it already.
+    ///
+    /// Errors: `55006` where another has it, and from then on.
+    fn take_slot(&self, number: u64, content: &[u8]) -> Result<Committed> {
+        self.check_own()?;
+        let (key, bytes) = (self.slot_key(number), self.encode(content));
+        if faults::is_planted(Fault::ManifestPutUnconditionally) {
+            self.objects.put(&key, bytes)?;
+            return Ok(Committed::Durable);
+        }
+        if self.objects.put_if_absent(&key, bytes.clone())? {
+            return self.check_last(number, &key);
+        }
+        let Some(found) = self.objects.get(&key)? else {
+            return Err(Error::new(SqlState::IO_ERROR, format!("could not write \"{}\"", self.objects.url(&key)))
+                .with_detail("The store said that it is there already, and does not have it."));
+        };
+        // The answer to an earlier request may have been lost.
+        if found == bytes {
+            return self.check_last(number, &key);
+        }
+        let (by, _) = decode(&self.objects.url(&key), &found)?;
+        if by == self.writer {
+            return Ok(Committed::NumberUsed);
+        }
+        Err(self.taken_over_by(number, by))
+    }
+
+    /// That no slot comes behind `number`, which this run has just taken.
+    fn check_last(&self, number: u64, key: &str) -> Result<Committed> {
+        let later = self.objects.list_behind(&self.url.key(SLOTS), key)?;
+        let Some(later) = later.iter().filter_map(|object| slot_number(&object.key)).find(|later| *later > number) else {
+            return Ok(Committed::Durable);
+        };
+        let by = match self.objects.get(&self.slot_key(later))? {
+            Some(found) => decode(&manifest_name(later), &found)?.0,
+            None => Writer { engine: 0, run: 0 },
+        };
+        let error = self.taken_over_by(later, by);
+        // Nobody is to start from it. Where it stays, it is an old one among the others'.
+        self.objects.remove(&[key.to_string()])?;
+        Err(error)
+    }
+
+    fn taken_over_by(&self, number: u64, by: Writer) -> Error {
+        let error = Error::new(SqlState::OBJECT_IN_USE, format!("checkpoint storage \"{}\" is in use by another process", self.url))
+            .with_detail(format!(
+                "\"{}\" was written by run {:016x} of engine {:016x}; this is run {:016x} of engine {:016x}.",
+                manifest_name(number),
+                by.run,
+                by.engine,
+                self.writer.run,
+                self.writer.engine
+            ))
+            .with_hint("Two engines, or two copies of a data folder, can't have one storage. Stop this one, or start it with a storage of its own.");
+        *self.taken_over.lock() = Some(error.clone());
+        error
+    }
+
+    /// What a run that finds the slots of another engine says.
+    fn check_engine(&self, number: u64, by: Writer) -> Result<()> {
+        if by.engine == self.writer.engine {
+            return Ok(());
+        }
+        Err(Error::new(SqlState::OBJECT_IN_USE, format!("checkpoint storage \"{}\" holds the checkpoints of another engine", self.url))
+            .with_detail(format!(
+                "\"{}\" was written by engine {:016x}; the data folder is that of engine {:016x}.",
+                manifest_name(number),
+                by.engine,
+                self.writer.engine
+            ))
+            .with_hint(
+                "Each engine needs a prefix of its own. Where the engine that wrote them is gone for good, remove the objects first.",
+            ))
+    }
+}
+
+fn slot_number(key: &str) -> Option<u64> {
+    manifest_number(key.rsplit('/').next()?)
+}
+
+fn encode_line(writer: Writer) -> String {
+    let text = format!("{MAGIC} {FORMAT} {:016x} {:016x}", writer.engine, writer.run);
+    format!("{text} {:016x}\n", xxh3_64(text.as_bytes()))
+}
+
+/// Who wrote the slot `name`, and its manifest; empty where it has none. Errors: `XX001` where the line is not what was written, `0A000` where a newer version
+/// wrote it.
+fn decode<'a>(name: &str, bytes: &'a [u8]) -> Result<(Writer, &'a [u8])> {
+    let broken = || Error::corrupted(format!("\"{name}\" is damaged"));
+    let end = bytes.iter().position(|byte| *byte == b'\n').ok_or_else(broken)?;
+    let line = std::str::from_utf8(&bytes[..end]).map_err(|_| broken())?;
+    let (text, checksum) = line.rsplit_once(' ').ok_or_else(broken)?;
+    if checksum != format!("{:016x}", xxh3_64(text.as_bytes())) {
+        return Err(broken());
+    }
+    let mut words = text.strip_prefix(MAGIC).and_then(|rest| rest.strip_prefix(' ')).ok_or_else(broken)?.split(' ');
+    match words.next().and_then(|format| format.parse::<u32>().ok()) {
+        Some(FORMAT) => {}
+        Some(newer) if newer > FORMAT => return Err(Error::newer_format(format_args!("\"{name}\""), newer, FORMAT)),
+        _ => return Err(broken()),
+    }
+    let mut number = || words.next().and_then(|word| u64::from_str_radix(word, 16).ok()).ok_or_else(broken);
+    let writer = Writer { engine: number()?, run: number()? };
+    Ok((writer, &bytes[end + 1..]))
+}
+
+/// Counts and hashes what is read.
+struct Measured<R> {
+    inner: R,
+    hasher: Xxh3,
+    bytes: u64,
+}
+
+impl<R: Read> Read for Measured<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.hasher.update(&buffer[..read]);
+        self.bytes += read as u64;
+        Ok(read)
+    }
+}
+
+impl Storage for ObjectStorage {
+    fn place(&self) -> String {
+        self.url.to_string()
+    }
+
+    fn slots(&self) -> Result<Vec<Slot>> {
+        let listed = self.objects.list(&self.url.key(SLOTS))?;
+        let mut numbers: Vec<u64> = listed.iter().filter_map(|object| slot_number(&object.key)).collect();
+        numbers.sort_unstable();
+        let mut slots = Vec::with_capacity(numbers.len());
+        for number in numbers {
+            let Some(bytes) = self.objects.get(&self.slot_key(number))? else { continue };
+            let manifest = match decode(&manifest_name(number), &bytes) {
+                Ok((by, manifest)) => {
+                    self.check_engine(number, by)?;
+                    (!manifest.is_empty()).then(|| Ok(manifest.to_vec()))
+                }
+                Err(error) => Some(Err(error)),
+            };
+            slots.push(Slot { number, manifest });
+        }
+        Ok(slots)
+    }
+
+    fn claim(&self, last: u64) -> Result<u64> {
+        match self.take_slot(last + 1, &[])? {
+            Committed::Durable => Ok(last + 1),
+            Committed::NumberUsed => Err(Error::internal("a storage is claimed twice")),
+        }
+    }
+
+    fn files(&self) -> Result<Vec<String>> {
+        let folder = self.url.key(FILES);
+        let listed = self.objects.list(&folder)?;
+        Ok(listed.iter().filter_map(|object| object.key.strip_prefix(&folder)?.strip_prefix('/').map(str::to_string)).collect())
+    }
+
+    fn has_consecutive_numbers(&self) -> bool {
+        true
+    }
+
+    fn put(&self, from: &Path, files: &[NewFile]) -> Result<Vec<FileHandle>> {
+        self.check_own()?;
+        let mut upload = self.objects.upload();
+        let mut handles = Vec::with_capacity(files.len());
+        for NewFile { local, name } in files {
+            let mut content = Measured { inner: self.files.reader(&from.join(local))?, hasher: Xxh3::new(), bytes: 0 };
+            upload.put(&self.file_key(name), &mut content)?;
+            let (bytes, checksum) = (content.bytes, content.hasher.digest());
+            handles.push(FileHandle { name: name.clone(), local: local.clone(), bytes, checksum });
+        }
+        upload.finish()?;
+        Ok(handles)
+    }
+
+    fn is_intact(&self, last: u64) -> Result<bool> {
+        self.check_own()?;
+        Ok(self.objects.len(&self.slot_key(last))?.is_some())
+    }
+
+    fn commit(&self, number: u64, manifest: &[u8]) -> Result<Committed> {
+        self.take_slot(number, manifest)
+    }
+
+    fn remove_manifests(&self, numbers: &[u64]) -> Result<()> {
+        self.check_own()?;
+        self.objects.remove(&numbers.iter().map(|number| self.slot_key(*number)).collect::<Vec<_>>())
+    }
+
+    fn remove_files(&self, names: &[String]) -> Result<()> {
+        self.check_own()?;
+        for names in names.chunks(REMOVED_AT_ONCE) {
+            self.objects.remove(&names.iter().map(|name| self.file_key(name)).collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
+    fn can_reuse_names(&self) -> bool {
+        false
+    }
+
+    fn fetch(&self, files: &[FileHandle], into: &Path) -> Result<()> {
+        let mut ranges = Vec::new();
+        let mut of_file = Vec::new();
+        let mut open: Vec<Option<std::fs::File>> = Vec::with_capacity(files.len());
+        for (at, file) in files.iter().enumerate() {
+            open.push(None);
+            let chunk = CHUNK_BYTES as u64;
+            for from in (0..file.bytes).step_by(CHUNK_BYTES) {
+                let to = (from + chunk).min(file.bytes);
+                ranges.push(Range { key: self.file_key(&file.name), from, to, object_bytes: file.bytes });
+                of_file.push(at);
+            }
+            if file.bytes == 0 {
+                // Nothing to be downloaded, but it must be there.
+                if self.objects.len(&self.file_key(&file.name))? != Some(0) {
+                    return Err(missing(file));
+                }
+                create(&into.join(&file.local))?;
+            }
+        }
+        let mut hasher = Xxh3::new();
+        self.objects
+            .download(&ranges, |at, bytes| {
+                let (range, file) = (&ranges[at], &files[of_file[at]]);
+                let target = into.join(&file.local);
+                if range.from == 0 {
+                    hasher.reset();
+                    open[of_file[at]] = Some(create(&target)?);
+                }
+                hasher.update(&bytes);
+                let Some(writing) = &mut open[of_file[at]] else { return Err(Error::internal("a file is written from its middle on")) };
+                writing.write_all(&bytes).map_err(|e| Error::io(format!("write \"{}\"", target.display()), &e))?;
+                if range.to < file.bytes {
+                    return Ok(());
+                }
+                open[of_file[at]] = None;
+                if hasher.digest() != file.checksum && !faults::is_planted(Fault::ChecksumNotVerified) {
+                    return Err(damaged(file, file.bytes, hasher.digest()));
+                }
+                Ok(())
+            })
+            .map_err(|error| if error.code() == &SqlState::DATA_CORRUPTED { error.with_hint(super::OLDER_HINT) } else { error })
+    }
+
+    fn link(&self, file: &FileHandle, target: &Path) -> Result<()> {
+        let name = target.file_name().and_then(|name| name.to_str());
+        let (Some(folder), Some(name)) = (target.parent(), name) else {
+            return Err(Error::internal(format!("\"{}\" is no place for a file", target.display())));
+        };
+        self.fetch(&[FileHandle { local: name.to_string(), ..file.clone() }], folder)
+    }
+
+    fn read(&self, file: &FileHandle) -> Result<Vec<u8>> {
+        let bytes = self.objects.get(&self.file_key(&file.name))?.ok_or_else(|| missing(file))?;
+        let (length, checksum) = (bytes.len() as u64, xxh3_64(&bytes));
+        if length != file.bytes || checksum != file.checksum {
+            return Err(damaged(file, length, checksum));
+        }
+        Ok(bytes.to_vec())
+    }
+
+    fn set_timeout(&self, timeout: Duration) {
+        self.objects.set_timeout(timeout);
+    }
+
+    fn stop(&self) {
+        self.objects.stop();
+    }
+}
+
+/// Makes a file in a scratch folder, which need not survive.
+fn create(path: &Path) -> Result<std::fs::File> {
+    std::fs::File::create(path).map_err(|e| Error::io(format!("create \"{}\"", path.display()), &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_says_who_wrote_it_and_damage_is_found() {
+        let writer = Writer { engine: 0xfeed, run: 7 };
+        let mut bytes = encode_line(writer).into_bytes();
+        assert_eq!(bytes, b"weir-slot 1 000000000000feed 0000000000000007 36164a2efed806c7\n".to_vec());
+        let line = bytes.len();
+        bytes.extend_from_slice(b"manifest");
+        assert_eq!(decode("m", &bytes).unwrap(), (writer, b"manifest".as_slice()));
+        assert_eq!(decode("m", &bytes[..line]).unwrap(), (writer, b"".as_slice()));
+        for at in 0..line {
+            let mut broken = bytes.clone();
+            broken[at] ^= 1;
+            assert_eq!(decode("m", &broken).unwrap_err().code().as_str(), "XX001", "byte {at}");
+        }
+        let text = "weir-slot 2 whatever";
+        let newer = format!("{text} {:016x}\n", xxh3_64(text.as_bytes()));
+        assert_eq!(decode("m", newer.as_bytes()).unwrap_err().code().as_str(), "0A000");
+    }
+}
