@@ -10,7 +10,7 @@ TESTS = --workspace --locked --features weir/planted-faults
 # The number that all tests draw from; `make test-long` draws one of its own.
 SEED = 20260131
 
-.PHONY: demo serve test build-tests test-long lint bench bench-rocksdb setup setup-tests
+.PHONY: demo serve test build-tests test-long lint bench bench-rocksdb bench-flink setup setup-tests
 
 demo: setup
 	cargo build --bin weir
@@ -40,6 +40,11 @@ bench: setup
 
 bench-rocksdb: setup
 	cargo bench --profile dev --bench rocksdb $(OPTIMISED)
+
+# Beside Apache Flink, over the same files: bench/nexmark-flink/README.md. FLINK='--runs 1 --queries q0' and the like make it shorter.
+bench-flink: setup
+	cargo build --workspace --locked --bin weir $(OPTIMISED)
+	bench/nexmark-flink/run.sh $(FLINK)
 
 setup:
 	@scripts/setup.sh

@@ -19,7 +19,7 @@ use weir::formats::{Format, RecordDecoder};
 use weir::sources::nexmark::{NexmarkConfig, NexmarkSource};
 use weir::sources::{Source, SourceEvent};
 use weir::stream::Batch;
-use weir_catalog::{Column, Result};
+use weir_catalog::{Column, Result, SqlType};
 
 const ROUNDS: usize = 5;
 const EVENTS: u64 = 1_000_000;
@@ -136,6 +136,14 @@ fn main() -> Result<()> {
         measure(&format!("json, {what}"), json.len(), || drain(&mut decoder, &json))?;
         measure(&format!("json, {what}: arrow-json"), json.len(), || arrow_json(&schema, projection, &json))?;
     }
+    // An object that nobody reads, between members that are read.
+    let event = |line: &[u8]| [b"{\"event\":2,\"bid\":", line, b",\"number\":12345}\n"].concat();
+    let nested: Vec<u8> = json.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).flat_map(event).collect();
+    let of_events = ["event", "number"].map(|name| Column { name: name.into(), ty: SqlType::BigInt, nullable: true, default: None });
+    let schema: SchemaRef = Arc::new(Schema::new(of_events.iter().map(Column::to_field).collect::<Vec<_>>()));
+    let mut decoder = JsonDecoder::new(&json_options, &of_events, &[0, 1])?;
+    measure("json, without a nested object", nested.len(), || drain(&mut decoder, &nested))?;
+    measure("json, without a nested object: arrow-json", nested.len(), || arrow_json(&schema, &[0, 1], &nested))?;
     let mut out = Vec::with_capacity(json.len());
     for (name, format) in
         [("csv", Format::Csv { options: CsvOptions::default(), row_kind: None }), ("json", Format::Json(json_options.clone()))]

@@ -3,7 +3,7 @@
 #
 # Needed: a Rust toolchain (checked, never installed), a C and C++ compiler, make and git for RocksDB and jemalloc, libclang for RocksDB's
 # bindings, and for the demo and the tests psql and a PostgreSQL server to compare with (the tests start their own, on no port). With `--tests` also
-# an S3 server that the tests start.
+# an S3 server that the tests start; with `--flink` what Apache Flink needs, for `make bench-flink`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,6 +35,10 @@ need postgresql has_postgresql_server
 need postgresql-client psql --version
 need procps ps --version
 need mount mount --version
+if [ "${1:-}" = --flink ]; then
+    need openjdk-17-jdk-headless javac -version
+    need python3-pip python3 -m pip --version
+fi
 
 if [ ${#missing[@]} -gt 0 ]; then
     install=(apt-get install -y --no-install-recommends "${missing[@]}")

@@ -13,6 +13,8 @@ use weir::server::pg;
 use weir::shell;
 use weir_catalog::{Error, Result};
 
+mod open_files;
+
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -73,6 +75,9 @@ struct EngineArgs {
 impl EngineArgs {
     /// The settings: defaults, then the environment, then flags.
     fn settings(&self, data_dir: PathBuf) -> Result<Settings> {
+        for variable in unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())) {
+            tracing::warn!(%variable, "an environment variable is no setting of weir's, and has no effect");
+        }
         let mut settings = Settings::new(data_dir)?;
         for info in SETTINGS {
             let variable = format!("WEIR_{}", info.name.to_uppercase());
@@ -90,6 +95,20 @@ impl EngineArgs {
     }
 }
 
+/// Variables that are read and are no settings. Those of the tests' own begin with `WEIR_TEST_`.
+const VARIABLES: [&str; 4] = ["WEIR_DATA_DIR", "WEIR_LISTEN", "WEIR_LOG", weir::seams::faults::VARIABLE];
+
+/// Which of these environment variables were meant for weir, by their name, and mean nothing to it.
+fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
+    let is_known = |name: &str| VARIABLES.contains(&name) || name.strip_prefix("WEIR_").is_some_and(is_setting_or_test);
+    names.filter(|name| name.starts_with("WEIR_") && !is_known(name)).collect()
+}
+
+/// Whether a variable's name after `WEIR_` is that of a setting, in capitals, or one of the tests.
+fn is_setting_or_test(name: &str) -> bool {
+    name.starts_with("TEST_") || SETTINGS.iter().any(|info| info.name.to_uppercase() == name)
+}
+
 fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(
@@ -99,6 +118,7 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     let cli = Cli::parse();
+    open_files::allow_many();
     // Statements are bound, planned and run on this thread too where there is no server.
     let started =
         std::thread::Builder::new().name("weir-main".into()).stack_size(STACK_BYTES).spawn(move || -> std::io::Result<ExitCode> {

@@ -56,6 +56,7 @@ states! {
     /// A row over `max_row_bytes`, or a statement over a fixed limit.
     PROGRAM_LIMIT_EXCEEDED = "54000";
     STATEMENT_TOO_COMPLEX = "54001";
+    TOO_MANY_COLUMNS = "54011";
     OBJECT_NOT_IN_PREREQUISITE_STATE = "55000";
     /// Another process has it.
     OBJECT_IN_USE = "55006";

@@ -63,13 +63,32 @@ pub struct ConnectorTable {
     pub sql: String,
 }
 
+/// The name of an option as all its spellings have it.
+fn canonical(name: &str) -> String {
+    name.to_ascii_lowercase().replace(['-', '_'], ".")
+}
+
+/// Whether the value of an option is nobody's business.
+pub fn is_secret_option(name: &str) -> bool {
+    matches!(canonical(name).as_str(), "s3.secret.access.key" | "s3.secret.key" | "s3.session.token")
+}
+
+/// `sql` as it may be shown: with stars in place of what is secret in its `options`.
+pub fn without_secrets(sql: &str, options: &BTreeMap<String, String>) -> String {
+    const STARS: &str = "***";
+    let secrets = options.iter().filter(|(name, value)| is_secret_option(name) && !value.is_empty()).map(|(_, value)| value);
+    secrets.fold(sql.to_string(), |shown, secret| {
+        let literal = format!("'{}'", secret.replace('\'', "''"));
+        // Written in another way, as between dollars, it stands there as it is.
+        let without = shown.replace(&literal, &format!("'{STARS}'"));
+        without.replace(secret.as_str(), STARS)
+    })
+}
+
 impl ConnectorTable {
     /// What its rows do to its content: those of a format that knows row kinds also take away.
     pub fn changelog(&self) -> ChangelogMode {
-        let option = |wanted: &str| {
-            let canonical = |name: &str| name.to_ascii_lowercase().replace(['-', '_'], ".");
-            self.options.iter().find(|(name, _)| canonical(name) == wanted).map(|(_, value)| value.as_str())
-        };
+        let option = |wanted: &str| self.options.iter().find(|(name, _)| canonical(name) == wanted).map(|(_, value)| value.as_str());
         let is_changes = option("format").is_some_and(|format| format.trim().eq_ignore_ascii_case("debezium-json"));
         if is_changes || option("row.kind").is_some() { ChangelogMode::Retract } else { ChangelogMode::Append }
     }
@@ -178,6 +197,12 @@ pub struct JobOrigin {
     /// State that no operator takes was left behind.
     #[serde(default)]
     pub allow_non_restored_state: bool,
+    /// What objects will be called when the job takes the place of another, as the savepoint knows them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<(ObjectId, String)>,
+    /// The job is a sink that had another query: what it was sent of that one's result is taken back, as far as the present result has it not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub other_result: bool,
 }
 
 /// Anything that has a name. The catalog keeps each behind an `Arc`, so that their sizes don't matter.
@@ -219,6 +244,15 @@ impl Object {
         }
     }
 
+    /// Whether a column is an array, or a row outside of a connector table: what formats of the time before such columns don't hold.
+    pub fn has_nested_columns(&self) -> bool {
+        let is_new = |ty: &SqlType| match ty {
+            SqlType::Row(_) => !matches!(self, Object::ConnectorTable(_)),
+            ty => matches!(ty, SqlType::Array(_)),
+        };
+        self.columns().iter().any(|column| column.ty.any(&is_new))
+    }
+
     /// The statement that made it.
     pub fn sql(&self) -> &str {
         match self {
@@ -226,6 +260,27 @@ impl Object {
             Object::ConnectorTable(table) => &table.sql,
             Object::View(view) => &view.sql,
             Object::Job(job) => &job.sql,
+        }
+    }
+
+    /// The same under another name.
+    pub fn renamed(mut self, name: &str) -> Object {
+        let own = match &mut self {
+            Object::StoredTable(table) => &mut table.name,
+            Object::ConnectorTable(table) => &mut table.name,
+            Object::View(view) => &mut view.name,
+            Object::Job(job) => &mut job.name,
+        };
+        *own = name.to_string();
+        self
+    }
+
+    /// Whether what was planned with it can go on with `other` in its place: only its name, what stands behind the names in its query, or where it began differ.
+    pub fn reads_like(&self, other: &Object) -> bool {
+        match (self, other) {
+            (Object::View(own), Object::View(other)) => own.columns == other.columns && own.query == other.query,
+            (Object::Job(own), Object::Job(other)) => own.columns == other.columns && own.query == other.query && own.kind == other.kind,
+            _ => false,
         }
     }
 
@@ -255,5 +310,20 @@ impl Object {
                 ids
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let options = [("s3.Secret-Access_Key", "it's"), ("s3.session_token", "t0ken"), ("path", "s3://a/b"), ("s3.secret-key", "")];
+        let options = options.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string())).collect();
+        let sql = "CREATE TABLE t () WITH (path = 's3://a/b', 's3.Secret-Access_Key' = 'it''s', 's3.session_token' = $$t0ken$$)";
+        let shown = "CREATE TABLE t () WITH (path = 's3://a/b', 's3.Secret-Access_Key' = '***', 's3.session_token' = $$***$$)";
+        assert_eq!(without_secrets(sql, &options), shown);
+        assert!(is_secret_option("S3.SECRET_KEY") && !is_secret_option("s3.access_key_id"));
     }
 }

@@ -23,8 +23,10 @@ pub enum SqlType {
     Text,
     /// `TIMESTAMP(precision)` without time zone: microseconds, rounded to 0 to 6 digits of a second.
     Timestamp { precision: u8 },
-    /// `ROW<name type, ...>`: only in connector tables.
+    /// `ROW<name type, ...>`. Where a row is NULL, so is each of its fields: whatever makes rows sees to that, and readers of fields rely on it.
     Row(Vec<(String, SqlType)>),
+    /// `type[]` or `ARRAY<type>`. An array of arrays may have elements of different lengths.
+    Array(Box<SqlType>),
 }
 
 impl SqlType {
@@ -46,7 +48,23 @@ impl SqlType {
             SqlType::Row(fields) => {
                 DataType::Struct(fields.iter().map(|(name, ty)| Field::new(name, ty.to_arrow(), true)).collect::<Fields>())
             }
+            SqlType::Array(element) => DataType::new_list(element.to_arrow(), true),
         }
+    }
+
+    /// Whether it is a ROW or an array.
+    pub fn is_nested(&self) -> bool {
+        matches!(self, SqlType::Row(_) | SqlType::Array(_))
+    }
+
+    /// Whether it is of a type for which `test` holds, or has such a type inside.
+    pub fn any(&self, test: &impl Fn(&SqlType) -> bool) -> bool {
+        test(self)
+            || match self {
+                SqlType::Row(fields) => fields.iter().any(|(_, ty)| ty.any(test)),
+                SqlType::Array(element) => element.any(test),
+                _ => false,
+            }
     }
 
     /// The SQL type of a result column that Arrow holds as `data_type`; `None` if weir has no such type.
@@ -65,6 +83,7 @@ impl SqlType {
             DataType::Struct(fields) => SqlType::Row(
                 fields.iter().map(|field| Some((field.name().clone(), SqlType::from_arrow(field.data_type())?))).collect::<Option<_>>()?,
             ),
+            DataType::List(element) => SqlType::Array(Box::new(SqlType::from_arrow(element.data_type())?)),
             _ => return None,
         })
     }
@@ -84,10 +103,18 @@ impl fmt::Display for SqlType {
             SqlType::Row(fields) => {
                 f.write_str("row<")?;
                 for (i, (name, ty)) in fields.iter().enumerate() {
-                    write!(f, "{}{name} {ty}", if i == 0 { "" } else { ", " })?;
+                    let separator = if i == 0 { "" } else { ", " };
+                    let plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+                        && name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_');
+                    if plain {
+                        write!(f, "{separator}{name} {ty}")?;
+                    } else {
+                        write!(f, "{separator}\"{}\" {ty}", name.replace('"', "\"\""))?;
+                    }
                 }
                 f.write_str(">")
             }
+            SqlType::Array(element) => write!(f, "{element}[]"),
         }
     }
 }

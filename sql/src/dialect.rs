@@ -10,11 +10,13 @@
 use std::any::TypeId;
 use std::cell::Cell;
 
-use datafusion::sql::sqlparser::ast::{Expr, UnaryOperator};
+use datafusion::sql::sqlparser::ast::{BinaryOperator, CastKind, Expr, UnaryOperator};
 use datafusion::sql::sqlparser::dialect::{Dialect, PostgreSqlDialect, Precedence};
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::Token;
+
+use crate::parser::parse_type;
 
 /// Binds more tightly than `^`, `AT TIME ZONE` and `COLLATE`, less than `[]`: a sign's place in PostgreSQL's table of operators.
 const SIGN_PRECEDENCE: u8 = 125;
@@ -41,6 +43,47 @@ macro_rules! as_postgres {
             self.postgres.$method()
         })*
     };
+}
+
+/// `(... AS type)`, behind CAST.
+fn cast(parser: &mut Parser) -> Result<Expr, ParserError> {
+    parser.expect_token(&Token::LParen)?;
+    let expr = Box::new(parser.parse_expr()?);
+    parser.expect_keyword_is(Keyword::AS)?;
+    let data_type = parse_type(parser)?;
+    let format = parser.parse_optional_cast_format()?;
+    parser.expect_token(&Token::RParen)?;
+    Ok(Expr::Cast { kind: CastKind::Cast, expr, data_type, array: false, format })
+}
+
+/// Whether ISNULL comes next, which `sqlparser` has no word for.
+fn is_null_test(parser: &Parser) -> bool {
+    matches!(&parser.peek_token_ref().token, Token::Word(word) if word.quote_style.is_none() && word.value.eq_ignore_ascii_case("isnull"))
+}
+
+/// `(LEADING FROM text)` and its like, behind TRIM, which `sqlparser` reads only with something between the two words.
+fn trim(parser: &mut Parser) -> Result<Expr, ParserError> {
+    parser.expect_token(&Token::LParen)?;
+    let trim_where = match &parser.peek_token_ref().token {
+        Token::Word(word) if word.keyword != Keyword::FROM => Some(parser.parse_trim_where()?),
+        _ => None,
+    };
+    parser.expect_keyword_is(Keyword::FROM)?;
+    let expr = Box::new(parser.parse_expr()?);
+    parser.expect_token(&Token::RParen)?;
+    Ok(Expr::Trim { expr, trim_where, trim_what: None, trim_characters: None })
+}
+
+/// Whether TRIM, a bracket and FROM come next, perhaps with BOTH, LEADING or TRAILING before FROM.
+fn is_trim_from(parser: &Parser) -> bool {
+    let keyword = |at: usize| match &parser.peek_nth_token_ref(at).token {
+        Token::Word(word) => Some(word.keyword),
+        _ => None,
+    };
+    let side = matches!(keyword(2), Some(Keyword::BOTH | Keyword::LEADING | Keyword::TRAILING));
+    keyword(0) == Some(Keyword::TRIM)
+        && parser.peek_nth_token_ref(1).token == Token::LParen
+        && keyword(if side { 3 } else { 2 }) == Some(Keyword::FROM)
 }
 
 impl Dialect for WeirDialect {
@@ -73,6 +116,9 @@ impl Dialect for WeirDialect {
     }
 
     fn get_next_precedence(&self, parser: &Parser) -> Option<Result<u8, ParserError>> {
+        if is_null_test(parser) {
+            return Some(Ok(self.prec_value(Precedence::Is)));
+        }
         self.postgres.get_next_precedence(parser)
     }
 
@@ -88,6 +134,15 @@ impl Dialect for WeirDialect {
         let op = match &parser.peek_token_ref().token {
             Token::Minus => UnaryOperator::Minus,
             Token::Plus => UnaryOperator::Plus,
+            // `CAST(... AS ROW<...>)`: a type that `sqlparser` does not know.
+            Token::Word(word) if word.keyword == Keyword::CAST && parser.peek_nth_token_ref(1).token == Token::LParen => {
+                parser.advance_token();
+                return Some(cast(parser));
+            }
+            Token::Word(word) if word.keyword == Keyword::TRIM && is_trim_from(parser) => {
+                parser.advance_token();
+                return Some(trim(parser));
+            }
             // `INTERVAL INTERVAL ...` would recurse without passing the parser's depth counter, and is no expression.
             Token::Word(word) if word.keyword == Keyword::INTERVAL => {
                 return match &parser.peek_nth_token_ref(1).token {
@@ -103,8 +158,26 @@ impl Dialect for WeirDialect {
         Some(parser.parse_subexpr(SIGN_PRECEDENCE).map(|expr| Expr::UnaryOp { op, expr: Box::new(expr) }))
     }
 
-    /// `IS [NOT] DISTINCT FROM`, whose right side `sqlparser` reads to the end of the whole expression: in PostgreSQL it binds as IS does.
-    fn parse_infix(&self, parser: &mut Parser, expr: &Expr, _precedence: u8) -> Option<Result<Expr, ParserError>> {
+    /// `::` with a type that `sqlparser` may not know, ISNULL, `==`, and `IS [NOT] DISTINCT FROM`, whose right side `sqlparser` reads to the end of the whole expression: in PostgreSQL it binds as IS does.
+    fn parse_infix(&self, parser: &mut Parser, expr: &Expr, precedence: u8) -> Option<Result<Expr, ParserError>> {
+        if parser.consume_token(&Token::DoubleColon) {
+            return Some(parse_type(parser).map(|data_type| Expr::Cast {
+                kind: CastKind::DoubleColon,
+                expr: Box::new(expr.clone()),
+                data_type,
+                array: false,
+                format: None,
+            }));
+        }
+        if is_null_test(parser) {
+            parser.advance_token();
+            return Some(Ok(Expr::IsNull(Box::new(expr.clone()))));
+        }
+        // `sqlparser` takes it for `=`; PostgreSQL has no such operator.
+        if parser.consume_token(&Token::DoubleEq) {
+            let (left, op) = (Box::new(expr.clone()), BinaryOperator::Custom("==".to_string()));
+            return Some(parser.parse_subexpr(precedence).map(|right| Expr::BinaryOp { left, op, right: Box::new(right) }));
+        }
         let is_not = parser.peek_keyword(Keyword::IS)
             && matches!(&parser.peek_nth_token_ref(1).token, Token::Word(word) if word.keyword == Keyword::NOT);
         let words: &[Keyword] = if is_not {

@@ -171,6 +171,13 @@ impl Explainer<'_> {
                     (true, _) => format!(": {calls}"),
                 }
             }
+            NodeOp::Unnest { array, outer, .. } => {
+                let array = match node.inputs.first() {
+                    Some(edge) => self.columns(edge.from, &[*array]),
+                    None => "?".to_string(),
+                };
+                format!(" {array}{}: {}", if *outer { ", rows without elements too" } else { "" }, self.all_columns(node.id))
+            }
             NodeOp::Union | NodeOp::Materialize | NodeOp::Sink => format!(": {}", self.all_columns(node.id)),
         }
     }

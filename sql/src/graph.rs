@@ -70,6 +70,9 @@ pub enum NodeOp {
     Values { rows: RecordBatch },
     /// Filter, then project. `input` is the schema that the expressions are resolved against.
     Calc { input: DFSchemaRef, filter: Option<Expr>, projection: Vec<Expr> },
+    /// A row for each element of the array in column `array` of the input, in their order. A column of the output is one of the input, or for `None` holds the
+    /// elements. A row whose array is NULL or has no elements goes, or with `outer` stays once, with NULL.
+    Unnest { array: usize, output: Vec<Option<usize>>, outer: bool },
     /// GROUP BY. The input's first `group_columns` columns are the key, the output's too, followed by one column a call.
     /// No group columns and `global`: one row even over no input (count 0, others NULL). SELECT DISTINCT has no calls.
     Aggregate { group_columns: usize, calls: Vec<AggregateCall>, global: bool },
@@ -128,6 +131,7 @@ impl Node {
             NodeOp::Aggregate { calls, .. } if calls.is_empty() => "Distinct",
             NodeOp::Aggregate { .. } => "Aggregate",
             NodeOp::Union => "Union",
+            NodeOp::Unnest { .. } => "Unnest",
             NodeOp::Materialize => "Materialize",
             NodeOp::Sink => "Sink",
         }

@@ -6,6 +6,7 @@
 //! | module | reads |
 //! | --- | --- |
 //! | `script` | tokens, positions, splitting, limits |
+//! | `escapes` | strings with escapes that `sqlparser` does not read |
 //! | `query` | what a query may not contain |
 //! | `types` | type names |
 //! | `create` | CREATE |
@@ -20,6 +21,7 @@
 mod command;
 mod create;
 mod dml;
+mod escapes;
 mod query;
 mod savepoint;
 mod script;
@@ -39,6 +41,7 @@ use script::Source;
 
 pub use query::{block_uid, check_expr, check_query, check_scalar_calls};
 pub use script::position;
+pub(crate) use types::parse_type;
 pub use types::sql_type;
 
 /// How deep `sqlparser` may recurse; a level of parentheses takes up to three of these.
@@ -75,6 +78,7 @@ fn with_cursor<T>(source: &Source, tokens: Vec<TokenWithSpan>, read: impl FnOnce
     script::check_limits(source, &tokens)?;
     let mut tokens = script::expand_table_queries(tokens);
     script::separate_sink_options(&mut tokens);
+    script::place_checkpoints(&mut tokens);
     let dialect = WeirDialect::for_tokens(tokens.len());
     let parser = Parser::new(&dialect).with_recursion_limit(RECURSION_LIMIT).with_tokens_with_locations(tokens);
     let mut cursor = Cursor { parser, source };
@@ -261,6 +265,7 @@ impl Cursor<'_> {
             "SHOW" => self.show(),
             "DESCRIBE" | "DESC" => self.describe(),
             "EXPLAIN" => self.explain(),
+            "RECOVER" => self.recover(),
             "FLUSH" | "CHECKPOINT" | "DISCARD" | "DEALLOCATE" => self.session_command(),
             word if UNSUPPORTED_STATEMENTS.contains(&word) => Err(self.unsupported(format!("{word} is not supported"))),
             _ => Err(self.syntax_error()),

@@ -88,7 +88,8 @@ pub enum Statement {
         if_exists: bool,
         cascade: bool,
     },
-    Begin,
+    /// How it is written is its command tag: `BEGIN` or `START TRANSACTION`.
+    Begin(&'static str),
     Commit,
     Rollback,
     /// `SET [SESSION | LOCAL] name = value`; `None` for `DEFAULT` (also `RESET name`).
@@ -112,6 +113,11 @@ pub enum Statement {
     Checkpoint,
     /// `ALTER JOB | MATERIALIZED VIEW | SINK name RESUME`.
     Resume(String),
+    /// `RECOVER JOB | MATERIALIZED VIEW | SINK name FROM CHECKPOINT number`.
+    Recover {
+        job: String,
+        checkpoint: u64,
+    },
     /// `CREATE SAVEPOINT name FOR job [AT 'folder']`.
     CreateSavepoint {
         name: String,
@@ -131,8 +137,8 @@ pub enum Statement {
         name: String,
         location: Option<String>,
     },
-    /// `ALTER MATERIALIZED VIEW name [ALLOW NON RESTORED STATE] AS query`; behind EXPLAIN also `UPGRADE name AS query`.
-    AlterMaterializedView {
+    /// `ALTER JOB | MATERIALIZED VIEW | SINK name [ALLOW NON RESTORED STATE] AS query`; behind EXPLAIN also `UPGRADE name AS query`.
+    AlterQuery {
         name: String,
         query: Box<ast::Query>,
         query_text: String,

@@ -1,6 +1,7 @@
 //! Checkpoint metadata.
 //!
-//! On disk: as `metadata` has it, under the name `weir-checkpoint`.
+//! On disk: as `metadata` has it, under the name `weir-checkpoint`. A manifest is of the lowest format that has all that is in it ([`Manifest::format`]), so
+//! that earlier versions read what they can, and say of what they can't that it is newer.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +11,18 @@ use weir_catalog::{Error, ObjectId, Result, SqlState};
 use super::metadata;
 use crate::sinks::commit::PendingCommit;
 use crate::sources::SplitState;
+use crate::state::rocks::is_recent_file;
 use crate::state::{StateBackendKind, StateDescriptor, StateSize};
 use crate::stream::{BarrierNumber, CommitSeq, KeyGroupRange};
 
-/// The format that this weir writes. It reads this and every older one.
-pub const FORMAT: u32 = 1;
+/// The highest format that this weir writes. It reads this and every older one. 2 has what sinks have to commit, closed splits, and splits of objects in
+/// an object store.
+pub const FORMAT: u32 = 2;
 
 /// The format of what stands in a part's files: keys and values as `docs/on-disk-layout.md` has them under "Keyed state".
-pub const PART_FORMAT: u32 = 1;
+pub const PART_FORMAT: u32 = 2;
+/// The format of a [`Part`] without files of recent runs (`state/recent.rs`), which earlier versions can read.
+const PART_FORMAT_WITHOUT_RUNS: u32 = 1;
 
 const MAGIC: &str = "weir-checkpoint";
 
@@ -37,7 +42,7 @@ pub struct FileHandle {
 /// One backend's part of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// [`PART_FORMAT`] when it was written.
+    /// What [`Part::format_of`] said of its files when it was written.
     pub format: u32,
     /// Which backend wrote the files, and can read them.
     pub backend: StateBackendKind,
@@ -48,6 +53,11 @@ pub struct Part {
 }
 
 impl Part {
+    /// The format of a part with these files.
+    pub fn format_of(files: &[FileHandle]) -> u32 {
+        if files.iter().any(|file| is_recent_file(&file.local)) { PART_FORMAT } else { PART_FORMAT_WITHOUT_RUNS }
+    }
+
     /// Whether this version, with `backend`, can read it. Errors: `0A000` where a newer version wrote it, `55000` where another backend did.
     pub fn check(&self, backend: StateBackendKind) -> Result<()> {
         let first = self.files.first().map_or("", |file| file.name.as_str());
@@ -84,6 +94,11 @@ pub struct OperatorCheckpoint {
 }
 
 impl OperatorCheckpoint {
+    /// Whether there is something in it that manifests of format 1 have no place for.
+    fn needs_format_2(&self) -> bool {
+        !self.commits.is_empty() || !self.closed_splits.is_empty() || self.splits.iter().any(SplitState::is_of_object)
+    }
+
     /// Adds what another subtask of the operator contributes.
     pub fn add(&mut self, other: OperatorCheckpoint) {
         // Subtasks are alike: one describes the state of all.
@@ -140,7 +155,13 @@ pub struct Manifest {
 impl Manifest {
     /// Its durable form.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        metadata::encode(MAGIC, FORMAT, self)
+        metadata::encode(MAGIC, self.format(), self)
+    }
+
+    /// The lowest format that has all that is in it.
+    pub fn format(&self) -> u32 {
+        let newer = self.jobs.values().flat_map(|job| job.operators.values()).any(OperatorCheckpoint::needs_format_2);
+        if newer { 2 } else { 1 }
     }
 
     /// The manifest that the file `name` holds. Errors with `XX001` where the bytes are not what was written, `0A000` where a newer version wrote them.
@@ -189,18 +210,54 @@ mod tests {
 
     #[test]
     fn a_newer_format_is_told_from_a_damaged_one() {
-        let header = |checksum| format!("weir-checkpoint 2 {checksum:016x}\n{{}}");
-        let error = Manifest::decode("m", header(metadata::checksum_of(2, b"{}")).as_bytes()).unwrap_err();
+        let header = |checksum| format!("weir-checkpoint 3 {checksum:016x}\n{{}}");
+        let error = Manifest::decode("m", header(metadata::checksum_of(3, b"{}")).as_bytes()).unwrap_err();
         assert_eq!(error.code().as_str(), "0A000");
-        assert_eq!(error.message(), "checkpoint metadata \"m\" has format 2, newer than this weir's 1");
+        assert_eq!(error.message(), "checkpoint metadata \"m\" has format 3, newer than this weir's 2");
         assert_eq!(Manifest::decode("m", header(metadata::checksum_of(1, b"{}")).as_bytes()).unwrap_err().code().as_str(), "XX001");
+    }
+
+    #[test]
+    fn a_manifest_is_of_the_lowest_format_that_has_what_is_in_it() {
+        let format = |operator: OperatorCheckpoint| {
+            let job = JobCheckpoint {
+                barrier: 9,
+                commit: 3,
+                time_us: 0,
+                operators: BTreeMap::from([("o".to_string(), operator)]),
+                finished: false,
+            };
+            let manifest = Manifest { jobs: BTreeMap::from([(1, job)]), ..Manifest::default() };
+            let bytes = manifest.encode().unwrap();
+            assert!(bytes.starts_with(format!("weir-checkpoint {} ", manifest.format()).as_bytes()));
+            assert_eq!(Manifest::decode("m", &bytes).unwrap(), manifest);
+            manifest.format()
+        };
+        let split = |split: &str, offset: &str| vec![SplitState { split: split.into(), offset: offset.into() }];
+        assert_eq!(format(OperatorCheckpoint::default()), 1);
+        assert_eq!(format(OperatorCheckpoint { splits: split("0", "99"), ..Default::default() }), 1);
+        assert_eq!(format(OperatorCheckpoint { splits: split("/in/a.csv", "9;9;0-9"), ..Default::default() }), 1);
+        assert_eq!(format(OperatorCheckpoint { splits: split("s3://b/in/a.csv", "9;9;0-9;00000000000000ab"), ..Default::default() }), 2);
+        assert_eq!(format(OperatorCheckpoint { splits: split("s3://b/in/a.csv", "9;9;0-9"), ..Default::default() }), 2);
+        let file = FileHandle { name: "f".into(), local: "0.splits".into(), bytes: 1, checksum: 2 };
+        assert_eq!(format(OperatorCheckpoint { closed_splits: vec![file], ..Default::default() }), 2);
+        let upload = PendingCommit::Upload {
+            target: "s3://b/out/1.csv".into(),
+            upload: "u".into(),
+            parts: vec!["p".into()],
+            bytes: 3,
+            record: "s3://b/out/_weir_commits/1.json".into(),
+        };
+        assert_eq!(format(OperatorCheckpoint { commits: vec![upload], ..Default::default() }), 2);
+        let remove = PendingCommit::Remove { path: "/out/1.csv".into() };
+        assert_eq!(format(OperatorCheckpoint { commits: vec![remove], ..Default::default() }), 2);
     }
 
     #[test]
     fn the_log_is_needed_from_the_least_commit_on_that_something_restored_stands_at() {
         let job = |commit, finished| JobCheckpoint { barrier: 9, commit, time_us: 0, operators: BTreeMap::new(), finished };
         let part = Part {
-            format: PART_FORMAT,
+            format: Part::format_of(&[]),
             backend: StateBackendKind::Memory,
             range: KeyGroupRange::ALL,
             files: Vec::new(),

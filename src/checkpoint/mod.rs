@@ -20,5 +20,5 @@ pub mod store;
 mod tests;
 
 pub use manifest::{FileHandle, JobCheckpoint, Manifest, OperatorCheckpoint, Part, TablesCheckpoint};
-pub use savepoint::Savepoint;
+pub use savepoint::{Place, Places, Savepoint};
 pub use store::{CheckpointStore, Pin};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use weir_catalog::Result;
 
-use super::manifest::{FileHandle, OperatorCheckpoint, PART_FORMAT, Part};
+use super::manifest::{FileHandle, OperatorCheckpoint, Part};
 use super::store::CheckpointStore;
 use crate::runtime::chain::Chain;
 use crate::runtime::metrics;
@@ -193,7 +193,11 @@ impl SnapshotTaker {
                 cost,
             });
         }
-        let listed: Vec<_> = self.commits.iter().map(|(uid, pending)| (uid.clone(), pending.list(barrier, &self.committer))).collect();
+        let list = |(uid, pending): &(String, PendingCommits)| {
+            (uid.clone(), pending.list(barrier, &self.committer), pending.job(), pending.list_uploads(barrier, &self.committer))
+        };
+        let listed: Vec<_> = self.commits.iter().map(list).collect();
+        let committer = self.committer.clone();
         let (store, files, folder) = (self.store.clone(), self.files.clone(), self.folder.clone());
         let (scratch, incarnation) = (self.scratch.join("splits"), self.incarnation.clone());
         let work = Box::new(move || {
@@ -206,9 +210,10 @@ impl SnapshotTaker {
             for image in images {
                 operators.push(store_image(&store, &files, image, barrier)?);
             }
-            for (uid, commits) in listed {
+            for (uid, mut commits, job, uploads) in listed {
                 let stopwatch = Stopwatch::start();
                 make_durable(&files, &commits)?;
+                commits.extend(committer.settle(job, &uploads)?);
                 let store_us = stopwatch.elapsed().as_micros() as u64;
                 let checkpoint = OperatorCheckpoint { commits, ..OperatorCheckpoint::default() };
                 operators.push(OperatorPart { uid, checkpoint, cost: SnapshotCost { alignment_us, store_us, ..SnapshotCost::default() } });
@@ -271,7 +276,7 @@ fn store_image(store: &CheckpointStore, files: &FilesRef, image: Image, barrier:
         }
         handles.push(file.handle);
     }
-    let part = Part { format: PART_FORMAT, backend: image.backend, range: image.range, files: handles, size: image.size };
+    let part = Part { format: Part::format_of(&handles), backend: image.backend, range: image.range, files: handles, size: image.size };
     {
         // An image that was taken later has taken the place of one that took long to store.
         let mut last = image.last.lock();

@@ -10,18 +10,23 @@
 //! What the checkpoints mean, which are kept and what is removed when is the store's business: [`super::store`].
 
 mod folder;
+mod object_files;
 mod objects;
 
 use std::fmt::Debug;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::time::Duration;
 
 use weir_catalog::{Error, Result};
+use xxhash_rust::xxh3::Xxh3;
 
 pub use folder::FolderStorage;
+pub use object_files::{FilesOf, ObjectFiles};
 pub use objects::{ObjectStorage, Writer};
 
 use super::manifest::FileHandle;
+use crate::seams::files::FilesRef;
 
 /// The name of the manifest with this number.
 pub fn manifest_name(number: u64) -> String {
@@ -93,14 +98,33 @@ pub trait Storage: Send + Sync + Debug {
     fn can_reuse_names(&self) -> bool;
     /// Brings files into the folder `into`, which is there, under their local names; each is checked. Errors with `XX001` naming one that is damaged or missing.
     fn fetch(&self, files: &[FileHandle], into: &Path) -> Result<()>;
-    /// Makes `target`, outside the storage, another name of a file, or a copy. Of it nothing is durable.
-    fn link(&self, file: &FileHandle, target: &Path) -> Result<()>;
+    /// Makes files of the storage under their names in the folder `into`, outside of it: other names of them, or copies. Of them nothing is durable.
+    fn link(&self, files: &[FileHandle], into: &Path) -> Result<()>;
     /// The content of a file, checked. Errors as [`Storage::fetch`].
     fn read(&self, file: &FileHandle) -> Result<Vec<u8>>;
     /// How long a call may take that waits for others.
     fn set_timeout(&self, timeout: Duration);
     /// Ends calls that wait for others, those under way and those to come.
     fn stop(&self);
+}
+
+/// Length and XXH3-64 of a file, read piece by piece.
+pub(super) fn checksum_of(files: &FilesRef, path: &Path) -> Result<(u64, u64)> {
+    let mut reader = files.reader(path)?;
+    let mut hasher = Xxh3::new();
+    let mut buffer = vec![0; 1 << 20];
+    let mut bytes = 0;
+    loop {
+        let read = match reader.read(&mut buffer) {
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            read => read.map_err(|e| Error::io(format!("read \"{}\"", path.display()), &e))?,
+        };
+        if read == 0 {
+            return Ok((bytes, hasher.digest()));
+        }
+        hasher.update(&buffer[..read]);
+        bytes += read as u64;
+    }
 }
 
 /// What can be done about a checkpoint that can't be restored.

@@ -18,6 +18,7 @@ use super::storage::{Committed, FolderStorage, NewFile, OLDER_HINT, Storage, man
 use crate::seams::faults::{self, Fault};
 use crate::seams::files::FilesRef;
 use crate::seams::hash::{HashMap, HashSet};
+use crate::state::rocks::never_changes;
 use crate::stream::BarrierNumber;
 
 #[cfg(test)]
@@ -220,7 +221,7 @@ impl CheckpointStore {
         let mut stored: Vec<Option<Stored>> = Vec::with_capacity(locals.len());
         let mut new = Vec::new();
         for local in locals {
-            let mut name = if local.ends_with(".sst") { format!("{incarnation}-{local}") } else { own(local) };
+            let mut name = if never_changes(local) { format!("{incarnation}-{local}") } else { own(local) };
             let found = self.known.lock().get_mut(&name).map(|known| {
                 known.used_by = known.used_by.max(barrier);
                 Stored { handle: known.handle.clone(), new: false }
@@ -410,9 +411,10 @@ impl CheckpointStore {
         Pin { store: self.clone(), names }
     }
 
-    /// Makes `target`, outside the store, another name of a file, or a copy. Of it nothing is durable. Waits for disk, or for the storage.
-    pub fn link(&self, file: &FileHandle, target: &Path) -> Result<()> {
-        self.storage.link(file, target)
+    /// Makes files under their names in the folder `into`, outside the store: other names of them, or copies, several side by side where the storage can. Of
+    /// them nothing is durable. Waits for disk, or for the storage.
+    pub fn link(&self, files: &[FileHandle], into: &Path) -> Result<()> {
+        self.storage.link(files, into)
     }
 
     /// Brings the files of `part` into the new folder `into` under their local names, after checking length and content of each. Errors with `XX001` naming

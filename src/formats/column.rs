@@ -7,7 +7,7 @@ use arrow::array::{
     TimestampMicrosecondArray,
 };
 use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
-use weir_catalog::{Column, Error, Result, SqlType};
+use weir_catalog::{Error, Result, SqlType};
 
 use super::value::{self, TimestampParser};
 use crate::operators::error::from_arrow;
@@ -30,20 +30,10 @@ enum Values {
     Timestamp { values: Vec<i64>, parser: TimestampParser },
 }
 
-/// `0A000` where a column has a type that files can't hold yet.
-pub fn check_type(column: &Column) -> Result<()> {
-    match column.ty {
-        SqlType::Row(_) => Err(Error::unsupported(format!("column \"{}\" of type {} is not supported in a file", column.name, column.ty))
-            .with_hint("Declare it as TEXT: the value's JSON text is read.")),
-        _ => Ok(()),
-    }
-}
-
 impl ColumnBuilder {
-    /// An empty column of `column`'s type. Errors as [`check_type`].
-    pub fn new(column: &Column) -> Result<ColumnBuilder> {
-        check_type(column)?;
-        let values = match &column.ty {
+    /// An empty column of a type that is neither row nor array.
+    pub fn new(ty: &SqlType) -> Result<ColumnBuilder> {
+        let values = match ty {
             SqlType::Boolean => Values::Boolean(Vec::new()),
             SqlType::Int => Values::Int(Vec::new()),
             SqlType::BigInt => Values::BigInt(Vec::new()),
@@ -51,7 +41,7 @@ impl ColumnBuilder {
             SqlType::Numeric { precision, scale } => Values::Numeric { values: Vec::new(), precision: *precision, scale: *scale },
             SqlType::Text => Values::Text { offsets: vec![0], bytes: Vec::new() },
             SqlType::Timestamp { precision } => Values::Timestamp { values: Vec::new(), parser: TimestampParser::new(*precision) },
-            SqlType::Row(_) => return Err(Error::internal("a row column was not refused")),
+            SqlType::Row(_) | SqlType::Array(_) => return Err(Error::internal(format!("a column of type {ty} was not refused"))),
         };
         Ok(ColumnBuilder { values, nulls: NullBufferBuilder::new(0) })
     }

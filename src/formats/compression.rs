@@ -1,6 +1,5 @@
 //! Compressed files: gzip and Zstandard, each as one stream of perhaps several members.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
@@ -34,7 +33,7 @@ impl Compression {
     }
 
     /// The plain content of `file`.
-    pub fn reader(self, file: File) -> io::Result<Box<dyn Read + Send>> {
+    pub fn reader(self, file: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
         Ok(match self {
             Compression::None => Box::new(file),
             Compression::Gzip => Box::new(flate2::read::MultiGzDecoder::new(file)),

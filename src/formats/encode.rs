@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::datatypes::{DataType, Decimal128Type, Float64Type, Int32Type, Int64Type, TimeUnit, TimestampMicrosecondType};
+use arrow::datatypes::{DataType, Decimal128Type, Fields, Float64Type, Int32Type, Int64Type, TimeUnit, TimestampMicrosecondType};
 use weir_catalog::{Error, Result};
-use weir_sql::functions::text;
+use weir_sql::functions::{cast, nested, text};
 
 /// The text of each value of a column.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ impl EncodedColumn {
     }
 
     /// Takes the text of `array`'s values, in place of what it held. `text` writes a value of a TEXT column, `null` stands for NULL, and where `quotes` is
-    /// true, values that JSON has no literal for stand in double quotes.
+    /// true, values are JSON's: those that it has no literal for stand in double quotes, rows are objects. Otherwise rows and arrays are as SQL shows them.
     pub fn fill(&mut self, array: &ArrayRef, null: &[u8], quotes: bool, mut text: impl FnMut(&mut Vec<u8>, &str)) -> Result<()> {
         self.bytes.clear();
         self.ends.clear();
@@ -80,8 +80,56 @@ impl EncodedColumn {
                     Ok(())
                 })
             }
+            DataType::Struct(fields) if quotes => self.objects(array, fields, null, &mut text),
+            DataType::List(_) if quotes => self.lists(array, null, &mut text),
+            DataType::Struct(_) | DataType::List(_) => {
+                let texts = cast::output_text(array)?;
+                let texts = texts.as_string::<i32>();
+                self.each(array, null, |out, row| {
+                    text(out, texts.value(row));
+                    Ok(())
+                })
+            }
             other => Err(Error::unsupported(format!("a column of type {other} can't be written as text"))),
         }
+    }
+
+    /// Rows as JSON objects.
+    fn objects(&mut self, array: &ArrayRef, fields: &Fields, null: &[u8], text: &mut dyn FnMut(&mut Vec<u8>, &str)) -> Result<()> {
+        let mut members = Vec::with_capacity(fields.len());
+        for (at, (field, column)) in fields.iter().zip(array.as_struct().columns()).enumerate() {
+            let mut name = if at == 0 { Vec::new() } else { vec![b','] };
+            text(&mut name, field.name());
+            name.push(b':');
+            let mut values = EncodedColumn::default();
+            values.fill(column, null, true, &mut *text)?;
+            members.push((name, values));
+        }
+        self.each(array, null, |out, row| {
+            out.push(b'{');
+            for (name, values) in &members {
+                out.extend_from_slice(name);
+                out.extend_from_slice(values.get(row));
+            }
+            out.push(b'}');
+            Ok(())
+        })
+    }
+
+    /// Arrays as JSON's.
+    fn lists(&mut self, array: &ArrayRef, null: &[u8], text: &mut dyn FnMut(&mut Vec<u8>, &str)) -> Result<()> {
+        let (offsets, elements) = nested::parts(array.as_list::<i32>());
+        let mut values = EncodedColumn::default();
+        values.fill(&elements, null, true, text)?;
+        self.each(array, null, |out, row| {
+            out.push(b'[');
+            for at in offsets[row]..offsets[row + 1] {
+                out.extend((at > offsets[row]).then_some(b','));
+                out.extend_from_slice(values.get(at as usize));
+            }
+            out.push(b']');
+            Ok(())
+        })
     }
 
     fn each(&mut self, array: &ArrayRef, null: &[u8], mut write: impl FnMut(&mut Vec<u8>, usize) -> Result<()>) -> Result<()> {

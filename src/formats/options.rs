@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use arrow::datatypes::Schema;
 use weir_catalog::{ChangelogMode, Column, Error, Result, SqlState};
 
 use super::compression::Compression;
@@ -322,10 +323,29 @@ impl FormatOptions {
         }
     }
 
-    /// Checks a table's columns: as [`FormatOptions::check_names`], and `0A000` for types that files can't hold.
+    /// Checks the columns of a sink: as [`FormatOptions::check_columns`].
+    pub fn check_schema(&self, schema: &Schema) -> Result<()> {
+        if let Format::Csv { .. } = self.format {
+            check_flat(schema.fields().iter().map(|field| (field.name().as_str(), field.data_type().is_nested())))?;
+        }
+        self.check_names(schema.fields().iter().map(|field| field.name().as_str()))
+    }
+
+    /// Checks a table's columns: as [`FormatOptions::check_names`], and `0A000` for types that the format can't hold.
     pub fn check_columns(&self, columns: &[Column]) -> Result<()> {
-        columns.iter().try_for_each(super::column::check_type)?;
+        if let Format::Csv { .. } = self.format {
+            check_flat(columns.iter().map(|column| (column.name.as_str(), column.ty.is_nested())))?;
+        }
         self.check_names(columns.iter().map(|column| column.name.as_str()))
+    }
+}
+
+/// `0A000` where one of the named columns is a row or an array, which a line of fields can't hold.
+fn check_flat<'a>(mut columns: impl Iterator<Item = (&'a str, bool)>) -> Result<()> {
+    match columns.find(|(_, is_nested)| *is_nested) {
+        Some((name, _)) => Err(Error::unsupported(format!("column \"{name}\" is a row or an array, which format csv does not hold"))
+            .with_hint("Use format json or parquet, or make it TEXT.")),
+        None => Ok(()),
     }
 }
 

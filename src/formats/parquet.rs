@@ -1,24 +1,29 @@
 //! Parquet files to rows and back. A file is read by row groups, and only the columns that are asked for.
 //!
-//! Columns are found by name. A column's values are converted where nothing can be lost but digits that the declared type has no room for; a value that the
-//! type can't hold is an error.
+//! Columns are found by name, and fields of rows in them too. A column's values are converted where nothing can be lost but digits that the declared type has
+//! no room for; a value that the type can't hold is an error.
 
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, TimestampMicrosecondArray};
-use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimestampMicrosecondType};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, ListArray, RecordBatch, RecordBatchOptions, StructArray, TimestampMicrosecondArray,
+};
+use arrow::buffer::NullBuffer;
+use arrow::compute::{CastOptions, cast_with_options, nullif};
+use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef, TimestampMicrosecondType};
+use bytes::{Buf, Bytes};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
+use parquet::file::reader::{ChunkReader, Length};
 use weir_catalog::{Column, Error, Result, SqlState, SqlType};
+use weir_sql::functions::nested;
 use weir_sql::functions::text::round_timestamp;
 
-use super::column::check_type;
 use super::row_kind_of;
 use crate::operators::error::from_arrow;
 use crate::stream::Batch;
@@ -29,6 +34,64 @@ const ROW_GROUP_BYTES: usize = 32 << 20;
 /// `path` in an error of this file's.
 fn refused(path: &Path, error: &ParquetError) -> Error {
     Error::new(SqlState::DATA_EXCEPTION, format!("parquet file \"{}\" can't be read", path.display())).with_detail(error.to_string())
+}
+
+/// Parts of a file, in memory.
+#[derive(Clone, Debug)]
+pub struct FileParts {
+    file_bytes: u64,
+    /// Each with where it begins, sorted.
+    parts: Arc<Vec<(u64, Bytes)>>,
+}
+
+impl FileParts {
+    /// `parts` of a file of `file_bytes`, each with where it begins, sorted.
+    pub fn new(file_bytes: u64, parts: Vec<(u64, Bytes)>) -> FileParts {
+        FileParts { file_bytes, parts: Arc::new(parts) }
+    }
+
+    /// The memory that it takes, bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.parts.iter().map(|(_, part)| part.len()).sum()
+    }
+
+    /// How long the footer is that ends the file: its length and the format's name are the last eight bytes.
+    pub fn footer_bytes(&self) -> Option<u64> {
+        let (_, end) = self.parts.last()?;
+        let tail = end.get(end.len().checked_sub(8)?..)?;
+        let length = tail.strip_suffix(b"PAR1")?;
+        Some(u64::from(u32::from_le_bytes(length.try_into().ok()?)) + 8)
+    }
+
+    /// What is there from `start` on.
+    fn rest(&self, start: u64) -> Result<Bytes, ParquetError> {
+        let at = self.parts.partition_point(|(from, _)| *from <= start);
+        let part = at.checked_sub(1).and_then(|at| self.parts.get(at));
+        let found = part.filter(|(from, part)| start - from <= part.len() as u64).map(|(from, part)| part.slice((start - from) as usize..));
+        found.ok_or_else(|| ParquetError::EOF(format!("byte {start} is in no part that was read")))
+    }
+}
+
+impl Length for FileParts {
+    fn len(&self) -> u64 {
+        self.file_bytes
+    }
+}
+
+impl ChunkReader for FileParts {
+    type T = bytes::buf::Reader<Bytes>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        Ok(self.rest(start)?.reader())
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        let rest = self.rest(start)?;
+        if rest.len() < length {
+            return Err(ParquetError::EOF(format!("{length} bytes from {start} on are in no part that was read")));
+        }
+        Ok(rest.slice(..length))
+    }
 }
 
 /// What a Parquet file says about itself.
@@ -42,6 +105,12 @@ impl ParquetFile {
     pub fn open(path: &Path) -> Result<ParquetFile> {
         let file = File::open(path).map_err(|e| Error::io(format!("open \"{}\"", path.display()), &e))?;
         let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(|e| refused(path, &e))?;
+        Ok(ParquetFile { metadata })
+    }
+
+    /// What the end of the file at `path`, in `parts`, says.
+    pub fn of_parts(path: &Path, parts: &FileParts) -> Result<ParquetFile> {
+        let metadata = ArrowReaderMetadata::load(parts, ArrowReaderOptions::new()).map_err(|e| refused(path, &e))?;
         Ok(ParquetFile { metadata })
     }
 
@@ -61,15 +130,32 @@ impl ParquetFile {
         let fields = self.metadata.schema().fields().iter();
         fields
             .filter_map(|field| {
-                let ty = match field.data_type() {
-                    DataType::Struct(_) => return None,
-                    DataType::Timestamp(_, _) | DataType::Date32 | DataType::Date64 => SqlType::TIMESTAMP,
-                    other => SqlType::from_arrow(other)?,
-                };
+                let ty = type_of(field.data_type())?;
                 Some(Column { name: field.name().to_lowercase(), ty, nullable: true, default: None })
             })
             .collect()
     }
+}
+
+/// The type in which values of a file's `data_type` are read; `None` where they are not.
+fn type_of(data_type: &DataType) -> Option<SqlType> {
+    match data_type {
+        DataType::Timestamp(_, _) | DataType::Date32 | DataType::Date64 => Some(SqlType::TIMESTAMP),
+        DataType::Struct(fields) => {
+            let fields = fields.iter().map(|field| Some((field.name().to_lowercase(), type_of(field.data_type())?)));
+            fields.collect::<Option<_>>().map(SqlType::Row)
+        }
+        DataType::List(element) | DataType::LargeList(element) | DataType::FixedSizeList(element, _) => {
+            type_of(element.data_type()).map(|element| SqlType::Array(Box::new(element)))
+        }
+        other => SqlType::from_arrow(other),
+    }
+}
+
+/// The place of `wanted` among the names of columns or fields: the same name, or else one that differs in case.
+fn place_of(fields: &Fields, wanted: &str) -> Option<usize> {
+    let same = fields.iter().position(|field| field.name() == wanted);
+    same.or_else(|| fields.iter().position(|field| field.name().eq_ignore_ascii_case(wanted)))
 }
 
 /// Reads rows of a table's columns from Parquet files.
@@ -97,49 +183,106 @@ impl ParquetDecoder {
             .iter()
             .map(|position| columns.get(*position).cloned().ok_or_else(|| Error::internal(format!("there is no column {position}"))))
             .collect::<Result<Vec<_>>>()?;
-        columns.iter().try_for_each(check_type)?;
         let schema = Arc::new(Schema::new(columns.iter().map(Column::to_field).collect::<Vec<_>>()));
         Ok(ParquetDecoder { columns, schema, row_kind })
     }
 
-    /// The `rows` rows from number `skip` on of row group `group`.
-    pub fn rows(&self, path: &Path, file: &ParquetFile, group: usize, skip: u64, rows: u64, batch_rows: usize) -> Result<ParquetRows> {
+    /// Where `file` has the columns.
+    fn roots(&self, path: &Path, file: &ParquetFile) -> Result<Roots> {
         let fields = file.metadata.schema().fields();
         let root = |wanted: &str| {
-            let same = fields.iter().position(|field| field.name() == wanted);
-            same.or_else(|| fields.iter().position(|field| field.name().eq_ignore_ascii_case(wanted))).ok_or_else(|| {
+            place_of(fields, wanted).ok_or_else(|| {
                 Error::new(SqlState::UNDEFINED_COLUMN, format!("parquet file \"{}\" has no column \"{wanted}\"", path.display()))
             })
         };
-        let mut roots = Vec::with_capacity(self.columns.len());
+        let mut columns = Vec::with_capacity(self.columns.len());
         for column in &self.columns {
             let position = root(&column.name)?;
-            check_readable(fields[position].data_type(), column).map_err(|error| error.with_context(path.display().to_string()))?;
-            roots.push(position);
+            check_readable(fields[position].data_type(), &column.ty, &column.name)
+                .map_err(|error| error.with_context(path.display().to_string()))?;
+            columns.push(position);
         }
-        let kind_root = self.row_kind.as_deref().map(root).transpose()?;
+        let kind = self.row_kind.as_deref().map(root).transpose()?;
         // The reader's batches have the columns in the order of the file, each once.
-        let mut read: Vec<usize> = roots.iter().chain(&kind_root).copied().collect();
+        let mut read: Vec<usize> = columns.iter().chain(&kind).copied().collect();
         read.sort_unstable();
         read.dedup();
+        Ok(Roots { columns, kind, read })
+    }
+
+    /// Where in `file` that stands which [`ParquetDecoder::rows`] reads of row group `group`, sorted.
+    pub fn ranges(&self, path: &Path, file: &ParquetFile, group: usize) -> Result<Vec<std::ops::Range<u64>>> {
+        let mask = ProjectionMask::roots(file.metadata.parquet_schema(), self.roots(path, file)?.read);
+        let groups = file.metadata.metadata().row_groups();
+        let columns = groups.get(group).map_or(&[][..], |group| group.columns());
+        let mut ranges = Vec::new();
+        for column in columns.iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf)).map(|(_, column)| column) {
+            let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+            let (start, length) = (u64::try_from(start), u64::try_from(column.compressed_size()));
+            let (Ok(start), Ok(length)) = (start, length) else {
+                return Err(refused(path, &ParquetError::General("a column stands at a negative place".into())));
+            };
+            ranges.push(start..start.saturating_add(length));
+        }
+        ranges.sort_unstable_by_key(|range| range.start);
+        Ok(ranges)
+    }
+
+    /// The `rows` rows from number `skip` on of row group `group`; out of `parts`, where they were read before.
+    pub fn rows(
+        &self,
+        path: &Path,
+        file: &ParquetFile,
+        parts: Option<&FileParts>,
+        group: usize,
+        skip: u64,
+        rows: u64,
+        batch_rows: usize,
+    ) -> Result<ParquetRows> {
+        let Roots { columns, kind, read } = self.roots(path, file)?;
         let place = |root: &usize| read.binary_search(root).map_err(|_| Error::internal("a column of a parquet file is not read"));
-        let opened = File::open(path).map_err(|e| Error::io(format!("open \"{}\"", path.display()), &e))?;
-        let mask = ProjectionMask::roots(file.metadata.parquet_schema(), read.iter().copied());
-        let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(opened, file.metadata.clone())
-            .with_projection(mask)
-            .with_row_groups(vec![group])
-            .with_offset(usize::try_from(skip).unwrap_or(usize::MAX))
-            .with_limit(usize::try_from(rows).unwrap_or(usize::MAX))
-            .with_batch_size(batch_rows)
-            .build()
-            .map_err(|e| refused(path, &e))?;
+        let part =
+            Part { mask: ProjectionMask::roots(file.metadata.parquet_schema(), read.iter().copied()), group, skip, rows, batch_rows };
+        let reader = match parts {
+            Some(parts) => part.reader(parts.clone(), file),
+            None => part.reader(File::open(path).map_err(|e| Error::io(format!("open \"{}\"", path.display()), &e))?, file),
+        };
         Ok(ParquetRows {
-            reader,
-            positions: roots.iter().map(place).collect::<Result<_>>()?,
-            kind_position: kind_root.as_ref().map(place).transpose()?,
+            reader: reader.map_err(|e| refused(path, &e))?,
+            positions: columns.iter().map(place).collect::<Result<_>>()?,
+            kind_position: kind.as_ref().map(place).transpose()?,
             decoder: self.clone(),
             name: path.display().to_string(),
         })
+    }
+}
+
+/// Where a file has a table's columns, among its root columns.
+struct Roots {
+    columns: Vec<usize>,
+    kind: Option<usize>,
+    /// Both, sorted, each once.
+    read: Vec<usize>,
+}
+
+/// What is read of a row group.
+struct Part {
+    mask: ProjectionMask,
+    group: usize,
+    skip: u64,
+    rows: u64,
+    batch_rows: usize,
+}
+
+impl Part {
+    fn reader(self, input: impl ChunkReader + 'static, file: &ParquetFile) -> Result<ParquetRecordBatchReader, ParquetError> {
+        ParquetRecordBatchReaderBuilder::new_with_metadata(input, file.metadata.clone())
+            .with_projection(self.mask)
+            .with_row_groups(vec![self.group])
+            .with_offset(usize::try_from(self.skip).unwrap_or(usize::MAX))
+            .with_limit(usize::try_from(self.rows).unwrap_or(usize::MAX))
+            .with_batch_size(self.batch_rows)
+            .build()
     }
 }
 
@@ -153,7 +296,7 @@ impl ParquetRows {
             .positions
             .iter()
             .zip(&self.decoder.columns)
-            .map(|(position, column)| convert(read.column(*position), column).map_err(in_file))
+            .map(|(position, column)| convert(read.column(*position), &column.ty, None).map_err(in_file))
             .collect::<Result<Vec<_>>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(read.num_rows()));
         let rows = RecordBatch::try_new_with_options(self.decoder.schema.clone(), arrays, &options).map_err(from_arrow)?;
@@ -169,29 +312,38 @@ impl ParquetRows {
     }
 }
 
-/// `42804` where values of type `from` are not read as the column's.
-fn check_readable(from: &DataType, column: &Column) -> Result<()> {
+/// `42804` where values of type `from` are not read as `ty`, `42703` where a field is missing. `name` is the column's, or the way to a part of it.
+fn check_readable(from: &DataType, ty: &SqlType, name: &str) -> Result<()> {
     let is_text = |ty: &DataType| matches!(ty, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
     let is_time = |ty: &DataType| matches!(ty, DataType::Timestamp(_, _) | DataType::Date32 | DataType::Date64);
     let value = match from {
         DataType::Dictionary(_, value) => value.as_ref(),
         other => other,
     };
-    let to = column.ty.to_arrow();
-    let readable = match &column.ty {
-        SqlType::Text => is_text(value),
-        SqlType::Boolean => *value == DataType::Boolean,
-        SqlType::Timestamp { .. } => is_time(value),
-        _ => value.is_numeric(),
+    let readable = match (ty, value) {
+        (SqlType::Text, value) => is_text(value),
+        (SqlType::Boolean, value) => *value == DataType::Boolean,
+        (SqlType::Timestamp { .. }, value) => is_time(value),
+        (SqlType::Row(members), DataType::Struct(fields)) => {
+            for (member, ty) in members {
+                let path = format!("{name}.{member}");
+                let place = place_of(fields, member)
+                    .ok_or_else(|| Error::new(SqlState::UNDEFINED_COLUMN, format!("the file has no field \"{path}\"")))?;
+                check_readable(fields[place].data_type(), ty, &path)?;
+            }
+            true
+        }
+        (SqlType::Array(element), DataType::List(field) | DataType::LargeList(field) | DataType::FixedSizeList(field, _)) => {
+            return check_readable(field.data_type(), element, &format!("{name}[]"));
+        }
+        (SqlType::Row(_) | SqlType::Array(_), _) => false,
+        (_, value) => value.is_numeric(),
     };
     if readable {
         Ok(())
     } else {
-        Err(Error::new(
-            SqlState::DATATYPE_MISMATCH,
-            format!("column \"{}\" is of type {} but is {value} in the file", column.name, column.ty),
-        )
-        .with_detail(format!("It is read as {to}.")))
+        Err(Error::new(SqlState::DATATYPE_MISMATCH, format!("column \"{name}\" is of type {ty} but is {value} in the file"))
+            .with_detail(format!("It is read as {}.", ty.to_arrow())))
     }
 }
 
@@ -202,16 +354,46 @@ fn convert_to(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
     cast_with_options(array, to, &CastOptions { safe: false, ..CastOptions::default() }).map_err(from_arrow)
 }
 
-/// `array` as the column's type.
-fn convert(array: &ArrayRef, column: &Column) -> Result<ArrayRef> {
-    let array = convert_to(array, &column.ty.to_arrow())?;
-    match column.ty {
-        SqlType::Timestamp { precision } if precision < 6 => {
-            let values: &TimestampMicrosecondArray = array.as_primitive::<TimestampMicrosecondType>();
-            let rounded: TimestampMicrosecondArray = values.unary(|value| round_timestamp(value, precision));
-            Ok(Arc::new(rounded))
+/// `array` as `ty`, as [`check_readable`] has checked. A file may have values where the row that they are fields of is NULL, which `around` says: these
+/// become NULL too.
+fn convert(array: &ArrayRef, ty: &SqlType, around: Option<&NullBuffer>) -> Result<ArrayRef> {
+    let lost = || Error::internal(format!("a part of a parquet file of type {} can't be read as {ty}", array.data_type()));
+    let nulls = || NullBuffer::union(array.nulls(), around);
+    match (ty, ty.to_arrow()) {
+        (SqlType::Row(members), DataType::Struct(to)) => {
+            let DataType::Struct(from) = array.data_type() else { return Err(lost()) };
+            let (rows, nulls) = (array.as_struct(), nulls());
+            let column = |(name, ty): &(String, SqlType)| {
+                let place = place_of(from, name).ok_or_else(lost)?;
+                convert(rows.column(place), ty, nulls.as_ref())
+            };
+            let columns = members.iter().map(column).collect::<Result<Vec<_>>>()?;
+            Ok(Arc::new(StructArray::try_new(to, columns, nulls).map_err(from_arrow)?))
         }
-        _ => Ok(array),
+        (SqlType::Array(element), DataType::List(to)) => {
+            let lists = match array.data_type() {
+                DataType::List(_) => array.clone(),
+                DataType::LargeList(field) | DataType::FixedSizeList(field, _) => convert_to(array, &DataType::List(field.clone()))?,
+                _ => return Err(lost()),
+            };
+            let (offsets, values) = nested::parts(lists.as_list::<i32>());
+            let values = convert(&values, element, None)?;
+            Ok(Arc::new(ListArray::try_new(to, offsets, values, nulls()).map_err(from_arrow)?))
+        }
+        (_, to) => {
+            let mut array = convert_to(array, &to)?;
+            if let Some(around) = around {
+                array = nullif(&array, &BooleanArray::new(!around.inner(), None)).map_err(from_arrow)?;
+            }
+            match ty {
+                SqlType::Timestamp { precision } if *precision < 6 => {
+                    let values: &TimestampMicrosecondArray = array.as_primitive::<TimestampMicrosecondType>();
+                    let rounded: TimestampMicrosecondArray = values.unary(|value| round_timestamp(value, *precision));
+                    Ok(Arc::new(rounded))
+                }
+                _ => Ok(array),
+            }
+        }
     }
 }
 

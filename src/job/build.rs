@@ -6,19 +6,24 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use weir_catalog::{Catalog, ConnectorTable, Error, Job, JobKind, Object, ObjectId, Result};
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use weir_catalog::{Catalog, ChangelogMode, ConnectorTable, Error, Job, JobKind, Object, ObjectId, Result};
 use weir_sql::graph::{Distribution, Node, NodeId, NodeOp, StreamGraph};
 
-use super::difference::{SavedTable, SavedView, check_columns, saved_layout};
+use super::difference::{SavedTable, SavedView, saved_layout, saved_projection};
+use super::former::FormerResult;
+use super::savepoint_start::SavepointStart;
 use super::settings::StateBackendKind;
-use super::upgrade::{SavepointStart, aggregate_spec};
+use super::upgrade::aggregate_spec;
 use super::view::ViewHandle;
 use crate::checkpoint::snapshot::{LastStored, SnapshotTaker, SnapshotTarget};
-use crate::checkpoint::{CheckpointStore, FileHandle, JobCheckpoint, Part, savepoint};
+use crate::checkpoint::{CheckpointStore, FileHandle, JobCheckpoint, Part, Place, Places};
 use crate::operators::Operator;
 use crate::operators::aggregate::Aggregate;
 use crate::operators::calc::Calc;
 use crate::operators::materialize::{Materialize, RowLayout};
+use crate::operators::net_changes::NetChanges;
+use crate::operators::unnest::Unnest;
 use crate::runtime::chain::{Chain, ChainedOperator};
 use crate::runtime::exchange::OutputEdge;
 use crate::runtime::inbox::{EdgeSender, Inbox, inbox};
@@ -38,7 +43,8 @@ use crate::state::RestorePart;
 use crate::state::key_codec::KeyCodec;
 use crate::state::memory::MemoryBackend;
 use crate::state::memory_pool::MemoryPool;
-use crate::state::rocks::{RocksBackend, SharedRocks};
+use crate::state::recent::{RecentBackend, RecentMemory};
+use crate::state::rocks::{SharedRocks, is_recent_file, is_table_file};
 use crate::state::scratch::{ScratchBackend, ScratchFolder};
 use crate::state::versions::{VersionedStore, Versions};
 use crate::state::{StateBackend, StateDescriptor};
@@ -52,6 +58,8 @@ pub const CONNECTOR_SCAN: &str = "connector scan";
 pub struct BuildContext {
     pub files: FilesRef,
     pub store: Arc<CheckpointStore>,
+    /// How savepoints are reached.
+    pub places: Places,
     pub committer: Arc<Committer>,
     /// Tells what this engine writes outside from what others do.
     pub engine: u64,
@@ -60,6 +68,8 @@ pub struct BuildContext {
     pub rocks: Arc<SharedRocks>,
     pub state_backend: StateBackendKind,
     pub memory: Arc<MemoryPool>,
+    /// What backends keep of what was written lately.
+    pub recent: Arc<RecentMemory>,
     pub spawner: Spawner,
     /// The folder of running state backends; its content is worth nothing after a restart.
     pub scratch: PathBuf,
@@ -85,26 +95,26 @@ impl BuildContext {
         self.open_backend_of(dir, parts, range, None)
     }
 
-    /// As [`BuildContext::open_backend`], with parts of the savepoint in the folder `savepoint` where that is given.
+    /// As [`BuildContext::open_backend`], with parts of the savepoint in `savepoint` where that is given.
     pub(super) fn open_backend_of(
         &self,
         dir: &Path,
         parts: &[&Part],
         range: KeyGroupRange,
-        savepoint: Option<&Path>,
+        savepoint: Option<&Place>,
     ) -> Result<Box<dyn StateBackend>> {
         let mut fetched = Vec::with_capacity(parts.len());
         for (at, part) in parts.iter().enumerate() {
             part.check(self.state_backend)?;
             let into = dir.with_added_extension(format!("part{at}"));
             match savepoint {
-                Some(folder) => savepoint::fetch(&self.files, folder, part, &into)?,
+                Some(place) => self.places.fetch(place, part, &into)?,
                 None => self.store.fetch(part, &into)?,
             }
             fetched.push(RestorePart { dir: into, range: part.range });
         }
         let backend: Box<dyn StateBackend> = match self.state_backend {
-            StateBackendKind::RocksDb => Box::new(RocksBackend::open(&self.rocks, dir, &fetched, range)?),
+            StateBackendKind::RocksDb => Box::new(RecentBackend::open(&self.rocks, &self.recent, dir, &fetched, range)?),
             StateBackendKind::Memory => Box::new(MemoryBackend::restore(&fetched, range)?),
         };
         for part in &fetched {
@@ -342,7 +352,7 @@ fn parallelisms(graph: &StreamGraph, parallelism: usize, views: &HashMap<ObjectI
                 let handle = views.get(view).ok_or_else(|| Error::internal(format!("view {view} does not run")))?;
                 handle.running_versions().map_or(0, |versions| versions.len()).max(1)
             }
-            NodeOp::Calc { .. } | NodeOp::Sink => node.inputs.first().map_or(1, |edge| all[edge.from]),
+            NodeOp::Calc { .. } | NodeOp::Unnest { .. } | NodeOp::Sink => node.inputs.first().map_or(1, |edge| all[edge.from]),
             NodeOp::Materialize => match node.inputs.first() {
                 Some(edge) if edge.distribution == Distribution::Forward => all[edge.from],
                 _ => parallelism,
@@ -440,10 +450,13 @@ impl Ends<'_> {
         if !matches!(root.op, NodeOp::Sink) {
             return Ok(Vec::new());
         }
+        let takes_back = self.own_restore.is_none() && self.job.origin.as_ref().is_some_and(|origin| origin.other_result);
+        // Rows of the former result may have NULL where the present one has none.
+        let schema = if takes_back { nullable(&root.schema) } else { root.schema.clone() };
         crate::sinks::open_sinks(&SinkContext {
             catalog: self.catalog,
             job: self.job,
-            schema: &root.schema,
+            schema: &schema,
             changelog: root.changelog,
             parallelism: self.parallelism,
             files: &self.context.files,
@@ -456,6 +469,12 @@ impl Ends<'_> {
                 .map(|restore| RestoredSink { barrier: restore.barrier, commits: self.restored_commits(&sink_uid(self.job)) }),
         })
     }
+}
+
+/// `schema`, whose columns may all be NULL.
+fn nullable(schema: &SchemaRef) -> SchemaRef {
+    let fields: Vec<Field> = schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
+    Arc::new(Schema::new(fields))
 }
 
 /// Under what a job's sink stands in a checkpoint.
@@ -515,7 +534,7 @@ impl SubtaskMaker<'_> {
                 self.describe(node, "view scan");
                 let (inbox, mut senders) = crate::runtime::inbox::inbox(1, &self.context.memory);
                 let sender = senders.pop().ok_or_else(|| Error::internal("an inbox has no input"))?;
-                let since = self.saved_view(node.id, *view)?;
+                let since = self.saved_view(node, *view, projection)?;
                 Ok(HeadPlan::View { view: *view, projection: projection.clone(), since, inbox, sender })
             }
             NodeOp::ConnectorScan { table, .. } => {
@@ -569,6 +588,10 @@ impl SubtaskMaker<'_> {
                 let calc = Calc::new(input, filter.as_ref(), projection, node.schema.clone())?;
                 self.push(node, "calc", Box::new(calc))?;
             }
+            NodeOp::Unnest { array, output, outer } => {
+                let unnest = Unnest::new(*array, output.clone(), *outer, node.schema.clone());
+                self.push(node, "unnest", Box::new(unnest))?;
+            }
             NodeOp::Aggregate { .. } => {
                 let range = KeyGroupRange::of_subtask(self.subtask, self.parallelism);
                 let backend = self.backend(node, range)?;
@@ -591,12 +614,28 @@ impl SubtaskMaker<'_> {
                 self.push(node, "rows", Box::new(Materialize::new(layout, store, context.retained_barriers)))?;
             }
             NodeOp::Sink => {
+                if let Some(net) = self.net_changes(node)? {
+                    let name = weir_sql::explain::operator(self.graph, node.id);
+                    self.operators.push(ChainedOperator { operator: Box::new(net), name, metrics: Arc::default() });
+                }
                 let OpenedSink { operator, commits } = self.sink.take().ok_or_else(|| Error::internal("a subtask has no sink"))?;
                 self.commits.extend(commits.map(|commits| (sink_uid(self.job), commits)));
                 self.push(node, "sink", operator)?;
             }
         }
         Ok(())
+    }
+
+    /// What stands before the sink `node` where it had another query: the former result waits in it to be taken back. Waits for disk.
+    fn net_changes(&self, node: &Node) -> Result<Option<NetChanges>> {
+        let Some((start, graph)) = self.start.and_then(|start| Some((start, start.former.as_ref()?))) else { return Ok(None) };
+        let input = node.inputs.first().ok_or_else(|| Error::internal("a sink has no input"))?;
+        let dir = self.folder.path().join(format!("result-{}", self.subtask));
+        let backend = ScratchBackend::new(self.context.open_backend(&dir, &[], KeyGroupRange::ALL)?, self.folder.clone());
+        let mut net = NetChanges::new(nullable(&self.graph.nodes[input.from].schema), Box::new(backend))?;
+        let (context, folder, subtask, parallelism) = (self.context, self.folder, self.subtask, self.parallelism);
+        FormerResult { context, start, graph, folder, subtask, parallelism }.each(&mut |rows| net.take_back(rows))?;
+        Ok(Some(net))
     }
 
     /// The state backend of `node` in this subtask: with the state of the checkpoint where there is one, else empty.
@@ -618,7 +657,8 @@ impl SubtaskMaker<'_> {
         let stored = if self.start.is_some() { Vec::new() } else { stored };
         let inherited: HashMap<String, FileHandle> = match stored.as_slice() {
             [part] => {
-                part.files.iter().filter(|file| file.local.ends_with(".sst")).map(|file| (file.local.clone(), file.clone())).collect()
+                let kept = part.files.iter().filter(|file| is_table_file(&file.local) && !is_recent_file(&file.local));
+                kept.map(|file| (file.local.clone(), file.clone())).collect()
             }
             _ => HashMap::default(),
         };
@@ -649,11 +689,18 @@ impl SubtaskMaker<'_> {
     ) -> Result<Box<dyn StateBackend>> {
         let context = self.context;
         let conversion = start.plan.kept.get(uid).and_then(|kept| kept.conversion.as_ref());
-        let Some(conversion) = conversion else { return context.open_backend_of(dir, parts, range, Some(&start.folder)) };
+        let Some(conversion) = conversion else { return context.open_backend_of(dir, parts, range, Some(&start.place)) };
         let former = dir.with_added_extension("former");
         let mut backend = context.open_backend(dir, &[], range)?;
+        let all: Vec<&Part>;
+        let (parts, read) = if conversion.moves_keys() {
+            all = start.checkpoint.operators.get(uid).map(|operator| operator.parts.iter().collect()).unwrap_or_default();
+            (all.as_slice(), KeyGroupRange::ALL)
+        } else {
+            (parts, range)
+        };
         {
-            let from = context.open_backend_of(&former, parts, range, Some(&start.folder))?;
+            let from = context.open_backend_of(&former, parts, read, Some(&start.place))?;
             conversion.run(from.snapshot()?.as_ref(), range, backend.as_mut())?;
         }
         context.files.remove_dir(&former)?;
@@ -672,14 +719,14 @@ impl SubtaskMaker<'_> {
             return Err(Error::internal(format!("the savepoint has no rows of table \"{name}\"")));
         };
         let dir = self.folder.path().join(format!("saved-{node}"));
-        let backend = self.context.open_backend_of(&dir, &[&tables.part], KeyGroupRange::ALL, Some(&start.folder))?;
+        let backend = self.context.open_backend_of(&dir, &[&tables.part], KeyGroupRange::ALL, Some(&start.place))?;
         let backend = ScratchBackend::new(backend, self.folder.clone());
         Ok(Some(SavedTable { rows: backend.snapshot()?, table: saved, own: start.saved.engine == self.context.engine }))
     }
 
     /// What the savepoint that the job begins with has of a view that `node` scans, of this subtask's key groups.
-    fn saved_view(&self, node: NodeId, view: ObjectId) -> Result<Option<SavedView>> {
-        let Some(start) = self.start.filter(|start| start.plan.since.contains(&node)) else { return Ok(None) };
+    fn saved_view(&self, node: &Node, view: ObjectId, projection: &[usize]) -> Result<Option<SavedView>> {
+        let Some(start) = self.start.filter(|start| start.plan.since.contains(&node.id)) else { return Ok(None) };
         let Some(Object::Job(present)) = self.catalog.get_id(view).map(AsRef::as_ref) else {
             return Err(Error::internal(format!("view {view} does not exist")));
         };
@@ -690,15 +737,16 @@ impl SubtaskMaker<'_> {
         let Some((job, rows)) = saved else {
             return Err(Error::internal(format!("the savepoint has no rows of view \"{}\"", present.name)));
         };
-        check_columns(&present.name, &job.columns, &present.columns)?;
+        let projection = saved_projection(&present.name, &job.columns, &present.columns, projection)?;
         let JobKind::MaterializedView { key, .. } = &job.kind else {
             return Err(Error::internal(format!("\"{}\" was no view", present.name)));
         };
         let range = KeyGroupRange::of_subtask(self.subtask, self.parallelism);
         let parts: Vec<&Part> = rows.parts.iter().filter(|part| part.range.overlaps(&range)).collect();
-        let dir = self.folder.path().join(format!("saved-{node}-{}", self.subtask));
-        let backend = self.context.open_backend_of(&dir, &parts, range, Some(&start.folder))?;
+        let dir = self.folder.path().join(format!("saved-{}-{}", node.id, self.subtask));
+        let backend = self.context.open_backend_of(&dir, &parts, range, Some(&start.place))?;
         let backend = ScratchBackend::new(backend, self.folder.clone());
-        Ok(Some(SavedView { rows: backend.snapshot()?, layout: saved_layout(&job.columns, key.clone())? }))
+        let append_only = (node.changelog == ChangelogMode::Append).then(|| present.name.clone());
+        Ok(Some(SavedView { rows: backend.snapshot()?, layout: saved_layout(&job.columns, key.clone())?, projection, append_only }))
     }
 }

@@ -19,9 +19,9 @@ use super::settings::Settings;
 use super::status::{JobState, StatusBoard, stopped_input};
 use super::storage;
 use super::view::{Published, ViewHandle};
-use crate::checkpoint::savepoint::Savepoints;
+use crate::checkpoint::savepoint::{Savepoints, absolute};
 use crate::checkpoint::storage::Writer;
-use crate::checkpoint::{CheckpointStore, Manifest, Part};
+use crate::checkpoint::{CheckpointStore, Manifest, Part, Places};
 use crate::log::{EngineLog, LogSettings, Recovered, Tables, TablesSettings, TablesSnapshot, Transaction};
 use crate::seams::clock::Clock;
 use crate::seams::faults::{self, Fault};
@@ -32,7 +32,7 @@ use crate::seams::spawn::{JoinHandle, Spawner};
 use crate::sinks::commit::Committer;
 use crate::sources::file::dead_letters;
 use crate::state::memory_pool::MemoryPool;
-use crate::state::{SharedRocks, StateSnapshot};
+use crate::state::{RecentMemory, SharedRocks, StateSnapshot};
 use crate::stream::{BarrierNumber, CommitSeq, KeyGroupRange};
 
 /// The stack of every thread that binds, plans or runs statements: walks over syntax trees and plans go as deep as those are, which the parser bounds.
@@ -153,8 +153,10 @@ impl Engine {
     ///
     /// Errors: `55006` where another process has the folder open, `XX001` where its bytes are damaged, `0A000` where a newer version wrote them, `22023`
     /// where the checkpoint to start from is not there.
-    pub fn open(settings: Settings, seams: Seams) -> Result<Arc<Engine>> {
+    pub fn open(mut settings: Settings, seams: Seams) -> Result<Arc<Engine>> {
         let Seams { clock, random, files } = seams;
+        // What is recorded of places in it holds wherever the next start is made from.
+        settings.data_dir = absolute(&settings.data_dir)?;
         let dir = settings.data_dir.clone();
         files.create_dir(&dir)?;
         check_is_own(&files, &dir)?;
@@ -182,7 +184,10 @@ impl Engine {
         let random = Arc::new(parking_lot::Mutex::new(random));
         let engine = identity::open(&files, &dir, || random.lock().next_u64())?;
         let run = random.lock().next_u64();
-        let storage = storage::open(&files, &dir, &settings, Writer { engine, run }, &memory)?;
+        let permits = storage::permits(&settings, &memory);
+        let places = Places::new(files.clone(), scratch.clone(), permits.clone());
+        places.set_timeout(settings.checkpoint_timeout);
+        let storage = storage::open(&files, &dir, &settings, Writer { engine, run }, permits)?;
         storage.set_timeout(settings.checkpoint_timeout);
         let (store, manifests) = CheckpointStore::open_in(storage, files.clone(), settings.from_checkpoint)?;
         let store = Arc::new(store);
@@ -197,12 +202,14 @@ impl Engine {
         let build = BuildContext {
             files: files.clone(),
             store: store.clone(),
+            places,
             committer: Arc::new(Committer::new(files.clone())),
             engine,
             dead_letters: dir.join(DEAD_LETTERS),
             rocks,
             state_backend: settings.state_backend,
             memory: memory.clone(),
+            recent: RecentMemory::new(memory.clone()),
             spawner: spawner.clone(),
             scratch: scratch.clone(),
             random,
@@ -210,12 +217,19 @@ impl Engine {
         };
         let newest = manifests.last().cloned().unwrap_or_default();
         let tables = open_tables(&build, &log, &recovered, &newest, settings.max_row_bytes)?;
-        let numbers = BarrierNumbers::open(files.clone(), &dir, clock.now_us())?;
+        let numbers = BarrierNumbers::open(files.clone(), &dir, clock.now_us(), newest.barrier)?;
 
         drop_unfinished_upgrades(&tables)?;
         let catalog = log.catalog();
+        super::savepoints::remove_origins(&files, &dir, |job| {
+            let begins = |object: &Arc<Object>| matches!(object.as_ref(), Object::Job(job) if job.origin.is_some());
+            let in_all = !manifests.is_empty() && manifests.iter().all(|manifest| manifest.jobs.contains_key(&job));
+            catalog.get_id(job).is_some_and(begins) && !in_all
+        })?;
         dead_letters::remove_dropped(&files, &dir.join(DEAD_LETTERS), &catalog)?;
-        let savepoints = super::savepoints::open(&files, &dir)?;
+        let (savepoints, unsettled) = super::savepoints::open(&build.places, &dir, &catalog)?;
+        let settling = savepoints.clone();
+        spawner.spawn_blocking(move || settling.settle_all(&unsettled));
         let engine_id = build.engine;
         let settings = Arc::new(RwLock::new(settings));
         let views = Arc::new(RwLock::new(HashMap::default()));
@@ -305,12 +319,21 @@ impl Engine {
         let mut settings = self.settings.write();
         settings.set(name, value)?;
         self.store.set_timeout(settings.checkpoint_timeout);
+        self.build.places.set_timeout(settings.checkpoint_timeout);
         drop(settings);
         // The manager looks at the settings anew.
         self.tell(Event::WantBarrier)
     }
 
-    /// What the system views show.
+    /// Returns when the board shows what every statement did that ended before the call: jobs made, dropped, renamed, resumed. At a shutdown it stays as it is.
+    pub async fn show(&self) {
+        let (done, told) = oneshot::channel();
+        if self.tell(Event::Show { done }).is_ok() {
+            let _ = told.await;
+        }
+    }
+
+    /// What the system views show, a moment behind what statements did: whoever decides by it awaits [`Engine::show`] first.
     pub fn board(&self) -> &Arc<RwLock<StatusBoard>> {
         &self.board
     }
@@ -391,6 +414,15 @@ impl Engine {
                 let removed = tokio::task::spawn_blocking(move || dead_letters::remove_dropped(&files, &root, &after)).await;
                 if let Ok(Err(error)) = removed {
                     tracing::warn!(%error, "the bad records of a dropped table were not removed");
+                }
+            }
+        }
+        if changes_catalog {
+            for object in self.catalog().objects() {
+                if let (Object::Job(job), Some(former)) = (object.as_ref(), before.get_id(object.id()))
+                    && former != object
+                {
+                    self.tell(Event::Renamed { job: Arc::new(job.clone()) })?;
                 }
             }
         }
@@ -497,7 +529,7 @@ impl Engine {
                         format!("{} \"{}\" cannot be read in the transaction that creates it", object.kind(), object.name()),
                     )
                     .with_detail("Its job starts when the transaction is committed.")
-                    .with_hint("COMMIT first."),
+                    .with_hint("COMMIT first, or, in a pipeline, send a Sync."),
                     None => Error::new(SqlState::UNDEFINED_TABLE, "a view that the statement reads was dropped"),
                 });
             };
@@ -511,8 +543,17 @@ impl Engine {
         }
     }
 
+    /// From now on the view `successor` shows nothing older than the view `former` does, whose place it is about to take.
+    pub fn follow(&self, successor: ObjectId, former: ObjectId) {
+        let views = self.views.read();
+        if let (Some(successor), Some(former)) = (views.get(&successor), views.get(&former)) {
+            successor.follow(former.clone());
+        }
+    }
+
     /// The first of `inputs` that is the view of a stopped job, as an error (`55000`): what reads it can't begin.
-    pub fn check_inputs_run(&self, inputs: &[ObjectId]) -> Result<()> {
+    pub async fn check_inputs_run(&self, inputs: &[ObjectId]) -> Result<()> {
+        self.show().await;
         let board = self.board.read();
         match board.jobs.iter().find(|job| job.state == JobState::Failed && inputs.contains(&job.id)) {
             Some(stopped) => Err(stopped_input(&stopped.name, stopped.last_error.as_ref())),
@@ -549,6 +590,18 @@ impl Engine {
         told.await.map_err(|_| shutting_down())?
     }
 
+    /// Takes a job, and all that are joined to it by a view reading a view, back to a retained checkpoint; returns when it has published again and has a
+    /// checkpoint behind that one.
+    ///
+    /// Errors: `42704` where there is no such checkpoint of the job, `55000` where a job of them was not in it and can't be built again, what keeps the
+    /// checkpoint from being restored.
+    pub async fn recover(&self, job: ObjectId, checkpoint: BarrierNumber) -> Result<()> {
+        let (done, told) = oneshot::channel();
+        self.tell(Event::Recover { job, checkpoint, done })?;
+        told.await.map_err(|_| shutting_down())??;
+        self.checkpoint_of(job).await
+    }
+
     /// Returns when a bounded job has written its whole result and its last checkpoint is complete.
     pub async fn wait_finished(&self, job: ObjectId) -> Result<()> {
         let (done, told) = oneshot::channel();
@@ -579,6 +632,8 @@ impl Engine {
         }
         // What is still on its way belongs to no checkpoint that will be complete.
         self.store.stop();
+        self.build.places.stop();
+        self.build.committer.stop();
         let runtime = self.runtime.lock().take();
         if let Some(runtime) = runtime {
             // State backends close with their subtasks.
@@ -593,6 +648,8 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.store.stop();
+        self.build.places.stop();
+        self.build.committer.stop();
         if let Some(runtime) = self.runtime.lock().take() {
             runtime.shutdown_background();
         }
@@ -622,7 +679,13 @@ fn lock_folder(dir: &Path) -> Result<std::fs::File> {
 fn drop_unfinished_upgrades(tables: &Arc<Tables>) -> Result<()> {
     let catalog = tables.catalog();
     let is_left = |object: &&Arc<Object>| matches!(object.as_ref(), Object::Job(job) if job.name.starts_with(UPGRADE_PREFIX));
-    let left: Vec<ObjectId> = catalog.objects().filter(is_left).map(|object| object.id()).collect();
+    // Those that read others of them first, and whatever somebody has made over one: it is no relation of a user's.
+    let mut left: Vec<ObjectId> = Vec::new();
+    for id in catalog.objects().filter(is_left).flat_map(|object| catalog.drop_order(object.id())) {
+        if !left.contains(&id) {
+            left.push(id);
+        }
+    }
     if left.is_empty() {
         return Ok(());
     }

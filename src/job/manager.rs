@@ -10,6 +10,7 @@
 //! | `jobs` | which jobs there are, and which form a group |
 //! | `start` | what a job is restored from, and how its subtasks begin |
 //! | `failures` | who is restarted, who is stopped |
+//! | `recover` | what goes back to an older checkpoint |
 //! | `flushes` | whom FLUSH waits for |
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,7 +21,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use weir_catalog::{Error, Job, Object, ObjectId, Result};
+use weir_catalog::{Error, Job, Object, ObjectId, Result, SqlState};
 use weir_sql::graph::StreamGraph;
 
 use self::checkpoints::{CheckpointWaiter, Completed, GroupCheckpoint, Schedule, TablesUnderWay};
@@ -40,6 +41,7 @@ use crate::runtime::subtask::SubtaskEvent;
 use crate::seams::clock::Clock;
 use crate::seams::hash::HashMap;
 use crate::seams::spawn::Spawner;
+use crate::sinks::commit::{CommitFailure, PendingCommit};
 use crate::stream::{BarrierNumber, CommitSeq};
 
 mod barriers;
@@ -47,11 +49,20 @@ mod checkpoints;
 mod failures;
 mod flushes;
 mod jobs;
+mod lost;
 mod manifests;
+mod recover;
 mod start;
 
 /// After something failed that is tried again: how long it waits, so that it does not try all the time.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// `55000`: what was asked for needs a job that the manager does not know: not yet, or not any more.
+fn not_running() -> Error {
+    Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, "the job does not run")
+        .with_detail("It was dropped meanwhile, or is about to start.")
+        .with_hint("Try again.")
+}
 
 /// What the manager reacts to.
 pub enum Event {
@@ -74,6 +85,16 @@ pub enum Event {
         job: ObjectId,
         done: oneshot::Sender<Result<()>>,
     },
+    /// Take a job's group back to a retained checkpoint.
+    Recover {
+        job: ObjectId,
+        checkpoint: BarrierNumber,
+        done: oneshot::Sender<Result<()>>,
+    },
+    /// Told when the board shows what all earlier events made.
+    Show {
+        done: oneshot::Sender<()>,
+    },
     /// Told when every running view covers what is committed now.
     Flush {
         done: oneshot::Sender<Result<()>>,
@@ -83,12 +104,22 @@ pub enum Event {
         of: Option<ObjectId>,
         done: oneshot::Sender<Result<()>>,
     },
-    /// Asks for the newest durable checkpoint of a job with all that a savepoint needs of it; with `stop`, of a job that then does nothing any more until it is
-    /// restarted or dropped. `None`: it is about to have a newer one.
+    /// Asks for the newest durable checkpoint of a job with all that a savepoint needs of it; with `stop`, of a job that then does nothing any more until its
+    /// [`Hold`] or the job itself is dropped. `None`: it is about to have a newer one.
     Pin {
         job: ObjectId,
         stop: bool,
         done: oneshot::Sender<Result<Option<PinnedCheckpoint>>>,
+    },
+    /// Asks for a job's part of a retained checkpoint.
+    PinRetained {
+        job: ObjectId,
+        checkpoint: BarrierNumber,
+        done: oneshot::Sender<Result<(JobCheckpoint, Pin)>>,
+    },
+    /// A job that was stopped at a checkpoint goes on.
+    Release {
+        job: ObjectId,
     },
     /// A job is called something else from now on.
     Renamed {
@@ -118,7 +149,7 @@ pub enum Event {
         completed: Option<Completed>,
         /// Each with whether it was the job's last checkpoint.
         committed: Vec<(ObjectId, bool)>,
-        failed: Vec<(ObjectId, Error)>,
+        failed: Vec<(ObjectId, CommitFailure)>,
     },
     /// A sink could not commit some time ago: try again.
     CommitDue {
@@ -152,6 +183,21 @@ pub struct PinnedCheckpoint {
     pub inputs: Vec<(ObjectId, JobCheckpoint)>,
     pub tables: Option<TablesCheckpoint>,
     pub pin: Pin,
+    /// Where the job was stopped at it.
+    pub hold: Option<Hold>,
+}
+
+/// Keeps a job that was stopped at a checkpoint from doing anything. When this is dropped it goes on, if it is still there.
+pub struct Hold {
+    job: ObjectId,
+    sender: mpsc::UnboundedSender<Event>,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // During a shutdown there is nothing to go on.
+        let _ = self.sender.send(Event::Release { job: self.job });
+    }
 }
 
 /// What the manager shares with the rest of the engine.
@@ -188,6 +234,7 @@ pub struct Manager {
     want_barrier: bool,
     want_checkpoint: Vec<(Option<ObjectId>, oneshot::Sender<Result<()>>)>,
     want_flush: Vec<oneshot::Sender<Result<()>>>,
+    want_shown: Vec<oneshot::Sender<()>>,
     flushes: Vec<FlushWaiter>,
     /// The checkpoints under way that are not acknowledged in full; a group is in one at most.
     checkpoints: Vec<GroupCheckpoint>,
@@ -249,6 +296,7 @@ impl Manager {
             want_barrier: true,
             want_checkpoint: Vec::new(),
             want_flush: Vec::new(),
+            want_shown: Vec::new(),
             flushes: Vec::new(),
             checkpoints: Vec::new(),
             tables_under_way: None,
@@ -280,16 +328,17 @@ impl Manager {
         let mut ids = Vec::new();
         for (job, graph) in jobs {
             let id = job.id;
+            let parallelism = self.parallelism_at_start(&job);
             match graph {
                 Ok(graph) => {
                     if self.manifest.jobs.get(&id).is_some_and(|checkpoint| checkpoint.finished) {
-                        self.add(job, graph, None);
+                        self.add(job, graph, parallelism, None);
                         if let Some(running) = self.jobs.get_mut(&id) {
                             running.state = JobState::Finished;
                         }
                         continue;
                     }
-                    self.add(job, graph, None);
+                    self.add(job, graph, parallelism, None);
                     if let Some(running) = self.jobs.get_mut(&id) {
                         running.created = true;
                     }
@@ -298,7 +347,7 @@ impl Manager {
                 Err(error) => {
                     tracing::error!(job = %job.name, %error, "a job could not be planned");
                     let empty = Arc::new(StreamGraph { nodes: Vec::new() });
-                    self.add(job, empty, None);
+                    self.add(job, empty, parallelism, None);
                     if let Some(running) = self.jobs.get_mut(&id) {
                         running.created = true;
                     }
@@ -306,8 +355,20 @@ impl Manager {
                 }
             }
         }
+        let catalog = self.context.log.catalog();
+        for job in self.jobs.values() {
+            // Where that is not known, the commits of the job wait until it is built.
+            if let Err(error) = crate::sinks::register_objects(&catalog, &job.job, &self.context.build.committer) {
+                tracing::warn!(job = %job.job.name, %error, "the object store of a sink can't be used");
+            }
+        }
         // What a checkpoint lists was decided when it became durable, and may not have been carried out; also where the job was dropped since.
         for (id, checkpoint) in self.manifest.jobs.iter().filter(|(_, checkpoint)| checkpoint.commits().next().is_some()) {
+            if !self.jobs.contains_key(id) && checkpoint.commits().any(PendingCommit::is_in_object_store) {
+                // How its store was spoken to went with it.
+                tracing::info!(job = id, "the last commit of a job that was dropped is not carried out");
+                continue;
+            }
             self.spawn_commit(None, vec![(*id, checkpoint.clone())]);
         }
         // A drop that no manifest knows of yet.
@@ -335,6 +396,9 @@ impl Manager {
             self.check_timeouts();
             self.make_barrier_if_due();
             self.publish_board();
+            for shown in self.want_shown.drain(..) {
+                let _ = shown.send(());
+            }
             if self.may_stop() {
                 for job in self.jobs.values_mut() {
                     job.stop_tasks();
@@ -375,7 +439,8 @@ impl Manager {
             Event::Committed => self.tables_schedule.note_change(),
             Event::Create { job, graph, published } => {
                 let id = job.id;
-                self.add(job, graph, published);
+                let parallelism = job.parallelism;
+                self.add(job, graph, parallelism, published);
                 self.start(&[id]);
             }
             Event::Drop { jobs, done } => {
@@ -385,11 +450,24 @@ impl Manager {
                 self.discard(ended, done);
             }
             Event::Resume { job, done } => self.resume(job, done),
+            Event::Recover { job, checkpoint, done } => self.recover(job, checkpoint, done),
+            Event::Show { done } => self.want_shown.push(done),
             Event::Flush { done } => self.want_flush.push(done),
             Event::Checkpoint { of, done } => self.want_checkpoint.push((of, done)),
             Event::Pin { job, stop, done } => {
                 let pinned = if stop { self.stop_at_checkpoint(job) } else { self.pin(job).map(Some) };
                 let _ = done.send(pinned);
+            }
+            Event::PinRetained { job, checkpoint, done } => {
+                let _ = done.send(self.pin_retained(job, checkpoint));
+            }
+            Event::Release { job } => {
+                if let Some(running) = self.jobs.get_mut(&job)
+                    && std::mem::take(&mut running.held)
+                    && running.state == JobState::Restarting
+                {
+                    self.start(&[job]);
+                }
             }
             Event::Renamed { job } => {
                 if let Some(view) = self.context.views.read().get(&job.id) {
@@ -407,8 +485,8 @@ impl Manager {
             Event::CommitDue { job } => self.commit_again(job),
             Event::NumbersReserved { reserved } => self.numbers_reserved(reserved),
             Event::RestartDue { jobs } => {
-                let due: Vec<ObjectId> =
-                    jobs.into_iter().filter(|id| self.jobs.get(id).is_some_and(|job| job.state == JobState::Restarting)).collect();
+                let is_due = |job: &RunningJob| job.state == JobState::Restarting && !job.held;
+                let due: Vec<ObjectId> = jobs.into_iter().filter(|id| self.jobs.get(id).is_some_and(is_due)).collect();
                 self.start(&due);
             }
             Event::WaitFinished { job, done } => match self.jobs.get_mut(&job) {
@@ -502,7 +580,12 @@ impl Manager {
                 operators: job.operators.clone(),
             })
             .collect();
-        self.context.board.write().jobs = jobs;
+        let retained = self.retained_barriers();
+        let mut board = self.context.board.write();
+        board.jobs = jobs;
+        if board.retained.iter().map(|retained| retained.checkpoint).ne(retained.iter().copied()) {
+            board.retained = retained.into_iter().filter_map(|barrier| self.retained_status(barrier)).collect();
+        }
     }
 }
 

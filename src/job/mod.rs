@@ -8,13 +8,16 @@
 
 pub mod build;
 pub mod compatibility;
+mod conversion;
 pub mod difference;
 pub mod engine;
 pub mod feed;
+pub mod former;
 pub mod identity;
 pub mod manager;
 pub mod numbers;
 pub mod plan;
+pub mod savepoint_start;
 pub mod savepoints;
 pub mod settings;
 pub mod status;

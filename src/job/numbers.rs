@@ -50,11 +50,20 @@ pub struct Reservation {
 }
 
 impl BarrierNumbers {
-    /// Begins where no number and no time was handed out before, by whatever process had the folder `dir` open. `now_us` is what the clock says.
+    /// Begins where no number and no time was handed out before, by whatever process had the folder `dir` open. `now_us` is what the clock says,
+    /// `checkpointed` the newest barrier of which there is a checkpoint, 0 for none.
     ///
-    /// Errors: `XX001` where the ceiling on disk is damaged, `53100` and `58030` where the first reservation can't be written.
-    pub fn open(files: FilesRef, dir: &Path, now_us: i64) -> Result<BarrierNumbers> {
+    /// Errors: `XX001` where the ceiling on disk is damaged, or not there although barriers were made, `53100` and `58030` where the first reservation can't
+    /// be written.
+    pub fn open(files: FilesRef, dir: &Path, now_us: i64, checkpointed: BarrierNumber) -> Result<BarrierNumbers> {
         let path = dir.join("barrier-ceiling");
+        if checkpointed > 0 && !files.exists(&path) {
+            return Err(Error::corrupted(format!("\"{}\" is missing", path.display()))
+                .with_detail(format!(
+                    "There is a checkpoint of barrier {checkpointed}, and the file says which numbers were given after it."
+                ))
+                .with_hint("A file of the data folder was removed. Restore the data folder from a copy."));
+        }
         let mut found = if files.exists(&path) { decode(&path, &files.read(&path)?)? } else { Reserved { number: 1, time_us: 0 } };
         if faults::is_planted(Fault::BarrierNumberReused) {
             found.number = 1;
@@ -185,7 +194,7 @@ mod tests {
     use crate::seams::files::LocalFiles;
 
     fn open(dir: &Path, now_us: i64) -> BarrierNumbers {
-        BarrierNumbers::open(Arc::new(LocalFiles), dir, now_us).unwrap()
+        BarrierNumbers::open(Arc::new(LocalFiles), dir, now_us, 0).unwrap()
     }
 
     /// Takes the next barrier, and raises the ceiling before where that is due.
@@ -279,7 +288,7 @@ mod tests {
         bytes[18] ^= 1;
         std::fs::write(&path, bytes).unwrap();
         let files: FilesRef = Arc::new(LocalFiles);
-        assert_eq!(BarrierNumbers::open(files, dir.path(), 0).unwrap_err().code().as_str(), "XX001");
+        assert_eq!(BarrierNumbers::open(files, dir.path(), 0, 0).unwrap_err().code().as_str(), "XX001");
     }
 
     #[test]

@@ -10,18 +10,22 @@ use weir_sql::graph::{NodeOp, StreamGraph};
 
 use super::Engine;
 use super::engine::shutting_down;
-use super::manager::{Event, PinnedCheckpoint};
+use super::former::SinkChange;
+use super::manager::{Event, Hold, PinnedCheckpoint};
 use super::status::JobState;
 use super::upgrade::{StatePlan, saved_operators};
-use crate::checkpoint::Savepoint;
-use crate::checkpoint::savepoint::{self, SavedInput, Savepoints};
-use crate::log::Transaction;
+use crate::checkpoint::savepoint::{SavedInput, Savepoints, Unsettled, folder};
+use crate::checkpoint::{Place, Places, Savepoint};
+use crate::seams::files::FilesRef;
+use crate::seams::spawn::{JoinHandle, Spawner};
 
 /// How often a savepoint is tried where the stored tables have moved on from the job's barrier meanwhile.
 const ATTEMPTS: usize = 20;
 
 /// How long a savepoint waits for a job that is starting.
 const START_PATIENCE: Duration = Duration::from_secs(60);
+/// How often it looks.
+const START_POLL: Duration = Duration::from_millis(50);
 
 /// What a view is called until it takes the place of the one that it is built to replace. No user's name begins so.
 pub const UPGRADE_PREFIX: &str = "weir_upgrade_";
@@ -30,47 +34,35 @@ pub const UPGRADE_PREFIX: &str = "weir_upgrade_";
 #[derive(Clone, Debug)]
 pub struct SavepointSummary {
     pub name: String,
-    pub folder: PathBuf,
+    pub place: Place,
     /// What there is to say of it; an error where it can't be read.
     pub savepoint: Result<Savepoint>,
-    /// The bytes that nothing else keeps on the disk.
+    /// The bytes that nothing else keeps, on the disk or in an object store.
     pub pinned_bytes: u64,
 }
 
-/// A path, or the URL of one. Errors with `0A000` for other URLs.
-pub fn folder_of(location: &str) -> Result<PathBuf> {
-    let path = location.strip_prefix("file://").unwrap_or(location);
-    if path.contains("://") {
-        return Err(Error::unsupported(format!("savepoints at \"{location}\" are not supported"))
-            .with_hint("Name a folder, as a path or a file:// URL."));
-    }
-    if !Path::new(path).is_absolute() {
-        return Err(Error::new(
-            SqlState::INVALID_PARAMETER_VALUE,
-            format!("the folder of a savepoint is not an absolute path: \"{location}\""),
-        ));
-    }
-    Ok(PathBuf::from(path))
-}
-
 impl Engine {
-    /// Makes the savepoint `name` of `job` as of a barrier that covers everything committed before the call; in the folder `location` where that is given.
+    /// Makes the savepoint `name` of `job` as of a barrier that covers everything committed before the call; in `place` where that is given.
     ///
     /// Errors: `42710` where there is one of this name, `55000` where the job has no state that could be saved.
-    pub async fn create_savepoint(&self, name: &str, job: &Arc<Job>, location: Option<PathBuf>) -> Result<()> {
-        if self.savepoints.folder(name)?.is_some() {
-            return Err(Error::new(SqlState::DUPLICATE_OBJECT, format!("savepoint \"{name}\" already exists")));
-        }
+    pub async fn create_savepoint(&self, name: &str, job: &Arc<Job>, place: Option<Place>) -> Result<()> {
+        self.check_name_is_free(name).await?;
         let pinned = self.checkpoint_to_save(job.id, false).await?;
-        self.write_savepoint(name, pinned, location).await
+        self.write_savepoint(name, pinned, place).await
     }
 
-    async fn write_savepoint(&self, name: &str, pinned: PinnedCheckpoint, location: Option<PathBuf>) -> Result<()> {
+    async fn check_name_is_free(&self, name: &str) -> Result<()> {
+        let (savepoints, name) = (self.savepoints.clone(), name.to_string());
+        let checked = tokio::task::spawn_blocking(move || savepoints.check_name_is_free(&name));
+        checked.await.map_err(|_| Error::internal("looking for a savepoint panicked"))?
+    }
+
+    async fn write_savepoint(&self, name: &str, pinned: PinnedCheckpoint, place: Option<Place>) -> Result<()> {
         let catalog = self.catalog();
         let savepoint = savepoint_of(name, self.engine_id, self.clock().now_us(), &pinned, &catalog)?;
         let (savepoints, store) = (self.savepoints.clone(), self.store.clone());
         let written = tokio::task::spawn_blocking(move || {
-            let result = savepoints.write(&store, &savepoint, location.as_deref());
+            let result = savepoints.write(&store, &savepoint, place.as_ref());
             drop(pinned);
             result
         });
@@ -78,45 +70,51 @@ impl Engine {
     }
 
     /// As [`Engine::create_savepoint`], and ends the job: nothing that it did after the savepoint's barrier was shown to anybody or written to its sink. It is
-    /// for the caller to drop it; otherwise it goes on from there.
-    pub async fn stop_with_savepoint(self: &Arc<Self>, name: &str, job: &Arc<Job>, location: Option<PathBuf>) -> Result<Stopped> {
-        if self.savepoints.folder(name)?.is_some() {
-            return Err(Error::new(SqlState::DUPLICATE_OBJECT, format!("savepoint \"{name}\" already exists")));
-        }
-        let pinned = self.checkpoint_to_save(job.id, true).await?;
-        let stopped = Stopped { engine: self.clone(), job: job.id, done: false };
-        self.write_savepoint(name, pinned, location).await?;
-        Ok(stopped)
-    }
-
-    /// A savepoint of `job` that lasts until the engine is started again, for a job that takes its place.
-    pub async fn scratch_savepoint(&self, job: &Arc<Job>, number: ObjectId) -> Result<PathBuf> {
-        let pinned = self.checkpoint_to_save(job.id, false).await?;
-        let savepoint = savepoint_of("", self.engine_id, self.clock().now_us(), &pinned, &self.catalog())?;
-        let folder = self.settings().data_dir.join("scratch").join(format!("upgrade-{number}"));
-        let (files, store, into) = (self.files.clone(), self.store.clone(), folder.clone());
-        let written = tokio::task::spawn_blocking(move || {
-            let result = savepoint::write(&files, &store, &into, &savepoint);
+    /// for the caller to drop it, and to say so; otherwise it goes on from there, and there is no savepoint.
+    pub async fn stop_with_savepoint(self: &Arc<Self>, name: &str, job: &Arc<Job>, place: Option<Place>) -> Result<Stopped> {
+        self.check_name_is_free(name).await?;
+        let mut pinned = self.checkpoint_to_save(job.id, true).await?;
+        let mut stopped = Stopped { _hold: pinned.hold.take(), saved: None, ending: None };
+        let savepoint = savepoint_of(name, self.engine_id, self.clock().now_us(), &pinned, &self.catalog())?;
+        let (savepoints, store, job) = (self.savepoints.clone(), self.store.clone(), job.id);
+        let writing = tokio::task::spawn_blocking(move || {
+            let result = savepoints.write_of_ending(&store, &savepoint, place.as_ref(), job);
             drop(pinned);
             result
         });
-        written.await.map_err(|_| Error::internal("writing a savepoint panicked"))??;
-        Ok(folder)
+        let ending = stopped.ending.insert(EndingSavepoint::new(self.savepoints.clone(), name, writing));
+        ending.written().await?;
+        Ok(stopped)
     }
 
-    /// Removes what [`Engine::scratch_savepoint`] made.
-    pub async fn remove_scratch_savepoint(&self, folder: PathBuf) {
-        let files = self.files.clone();
-        let removed = tokio::task::spawn_blocking(move || savepoint::remove(&files, &folder)).await;
-        if let Ok(Err(error)) = removed {
-            tracing::warn!(%error, "a savepoint that is not needed any more was not removed; the next start does it");
-        }
+    /// A savepoint of `job` for the job `successor`, which takes its place. It goes when it is dropped, and with the next start.
+    pub async fn scratch_savepoint(self: &Arc<Self>, job: &Arc<Job>, successor: ObjectId) -> Result<ScratchSavepoint> {
+        let pinned = self.checkpoint_to_save(job.id, false).await?;
+        let folder = self.settings().data_dir.join("scratch").join(format!("upgrade-{successor}"));
+        self.write_unnamed(pinned, &folder).await?;
+        Ok(ScratchSavepoint { files: self.files.clone(), folder })
     }
 
-    /// Commits `transaction`, which gives `job` the name under which it runs from then on.
-    pub async fn swap(self: &Arc<Self>, transaction: Transaction, job: Arc<Job>) -> Result<()> {
-        self.commit(transaction, Vec::new()).await?;
-        self.tell(Event::Renamed { job })
+    /// As [`Engine::stop_with_savepoint`], for the job `successor`, which takes the place of `job`. The savepoint lasts until the successor has a checkpoint, or,
+    /// without a successor, until the next start.
+    pub async fn stop_for(self: &Arc<Self>, job: &Arc<Job>, successor: ObjectId) -> Result<(Stopped, PathBuf)> {
+        let mut pinned = self.checkpoint_to_save(job.id, true).await?;
+        let mut stopped = Stopped { _hold: pinned.hold.take(), saved: None, ending: None };
+        let folder = origin_folder(&self.settings().data_dir, successor);
+        stopped.saved = Some(ScratchSavepoint { files: self.files.clone(), folder: folder.clone() });
+        self.write_unnamed(pinned, &folder).await?;
+        Ok((stopped, folder))
+    }
+
+    async fn write_unnamed(&self, pinned: PinnedCheckpoint, folder: &Path) -> Result<()> {
+        let savepoint = savepoint_of("", self.engine_id, self.clock().now_us(), &pinned, &self.catalog())?;
+        let (files, store, into) = (self.files.clone(), self.store.clone(), folder.to_path_buf());
+        let written = tokio::task::spawn_blocking(move || {
+            let result = folder::write(&files, &store, &into, &savepoint);
+            drop(pinned);
+            result
+        });
+        written.await.map_err(|_| Error::internal("writing a savepoint panicked"))?
     }
 
     /// A durable checkpoint of `job`, made now, with the stored tables as of its very commit where it reads one.
@@ -124,6 +122,7 @@ impl Engine {
         let patience = tokio::time::Instant::now() + START_PATIENCE;
         let mut attempt = 0;
         while attempt < ATTEMPTS {
+            self.wait_for_start(job, patience).await;
             let held = self.tables().hold_folds();
             let (done, told) = oneshot::channel();
             self.tell(Event::Checkpoint { of: Some(job), done })?;
@@ -131,9 +130,9 @@ impl Engine {
             let (done, told) = oneshot::channel();
             self.tell(Event::Pin { job, stop, done })?;
             let pinned = match told.await.map_err(|_| shutting_down())? {
-                Err(_) if self.is_starting(job) && tokio::time::Instant::now() < patience => {
+                Err(_) if tokio::time::Instant::now() < patience && self.can_be_waited_for(job).await => {
                     drop(held);
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    tokio::time::sleep(START_POLL).await;
                     continue;
                 }
                 pinned => pinned?,
@@ -143,9 +142,6 @@ impl Engine {
                 let commit = pinned.checkpoint.commit;
                 if !reads_tables(&pinned.graph) || pinned.tables.as_ref().is_some_and(|tables| tables.commit == commit) {
                     return Ok(pinned);
-                }
-                if stop {
-                    self.tell(Event::RestartDue { jobs: vec![job] })?;
                 }
             }
             tokio::time::sleep(Duration::from_millis(10 << attempt.min(6))).await;
@@ -158,42 +154,83 @@ impl Engine {
         .with_hint("Try again when less is written."))
     }
 
-    /// Whether a job is on its way to its first barrier, or about to be started again.
-    fn is_starting(&self, job: ObjectId) -> bool {
-        let is_starting = |state| matches!(state, JobState::Starting | JobState::Backfilling | JobState::Restarting);
-        self.board().read().jobs.iter().any(|status| status.id == job && is_starting(status.state))
+    /// A durable checkpoint of `job`, made now. Waits for a job that is starting.
+    pub(super) async fn fresh_checkpoint(&self, job: ObjectId) -> Result<PinnedCheckpoint> {
+        let patience = tokio::time::Instant::now() + START_PATIENCE;
+        loop {
+            self.wait_for_start(job, patience).await;
+            self.checkpoint_of(job).await?;
+            let (done, told) = oneshot::channel();
+            self.tell(Event::Pin { job, stop: false, done })?;
+            match told.await.map_err(|_| shutting_down())? {
+                Err(_) if tokio::time::Instant::now() < patience && self.can_be_waited_for(job).await => {
+                    tokio::time::sleep(START_POLL).await;
+                }
+                pinned => return pinned?.ok_or_else(|| Error::internal("a checkpoint was not pinned")),
+            }
+        }
     }
 
-    /// The savepoints of this data folder, by name. Waits for disk.
+    /// Returns when `job` takes part in the next checkpoint, or when it is not to be waited for, at `patience` at the latest. What a job that is starting has
+    /// of checkpoints is from before.
+    async fn wait_for_start(&self, job: ObjectId, patience: tokio::time::Instant) {
+        while tokio::time::Instant::now() < patience {
+            let is_starting = match self.state_of(job).await {
+                Some(state) => matches!(state, JobState::Starting | JobState::Backfilling | JobState::Restarting),
+                None => self.catalog().get_id(job).is_some(),
+            };
+            if !is_starting {
+                return;
+            }
+            tokio::time::sleep(START_POLL).await;
+        }
+    }
+
+    /// Whether a job that has no checkpoint is going to have one: it exists and was not stopped. It may be on its way to its first barrier, have come to it
+    /// just now, or be about to be started, when its CREATE is in the log and nothing else has heard of it.
+    async fn can_be_waited_for(&self, job: ObjectId) -> bool {
+        match self.state_of(job).await {
+            Some(state) => !matches!(state, JobState::Failed | JobState::Finished),
+            None => self.catalog().get_id(job).is_some(),
+        }
+    }
+
+    /// Where a job is in its life, as the last statement left it; `None` where nobody has heard of it.
+    async fn state_of(&self, job: ObjectId) -> Option<JobState> {
+        self.show().await;
+        self.board().read().jobs.iter().find(|status| status.id == job).map(|status| status.state)
+    }
+
+    /// The savepoints of this data folder, by name. Waits for disk, and for the object stores that they are in.
     pub fn list_savepoints(&self) -> Result<Vec<SavepointSummary>> {
         let found = self.savepoints.list()?;
         Ok(found
             .into_iter()
-            .map(|(name, folder)| SavepointSummary {
-                savepoint: savepoint::read(&self.files, &folder),
-                pinned_bytes: savepoint::pinned_bytes(&folder),
-                name,
-                folder,
+            .map(|(name, place)| {
+                let places = &self.build.places;
+                let savepoint = places.read(&place);
+                SavepointSummary { pinned_bytes: places.pinned_bytes(&place, &savepoint), savepoint, name, place }
             })
             .collect())
     }
 
-    /// The folder of the savepoint `name`. Errors with `42704` where there is none.
-    pub fn savepoint_folder(&self, name: &str) -> Result<PathBuf> {
-        self.savepoints.folder(name)?.ok_or_else(|| Error::new(SqlState::UNDEFINED_OBJECT, format!("savepoint \"{name}\" does not exist")))
+    /// Where the savepoint `name` is. Errors with `42704` where there is none.
+    pub fn savepoint_place(&self, name: &str) -> Result<Place> {
+        self.savepoints.place(name)?.ok_or_else(|| Error::new(SqlState::UNDEFINED_OBJECT, format!("savepoint \"{name}\" does not exist")))
     }
 
-    /// The savepoint in `folder`. Waits for disk.
-    pub fn read_savepoint(&self, folder: &Path) -> Result<Savepoint> {
-        savepoint::read(&self.files, folder)
+    /// The savepoint in `place`. Waits for disk.
+    pub fn read_savepoint(&self, place: &Place) -> Result<Savepoint> {
+        self.build.places.read(place)
     }
 
-    /// Removes the savepoint `name`; false where there is none. Errors with `55006` where a job is about to begin with it. Waits for disk.
+    /// Removes the savepoint `name`; false where there is none. Errors with `55006` where a job is about to begin with it, as far as the board shows ([`Engine::show`]).
+    /// Waits for disk.
     pub fn drop_savepoint(&self, name: &str) -> Result<bool> {
-        let Some(folder) = self.savepoints.folder(name)? else { return Ok(false) };
-        let folder_text = folder.to_string_lossy();
+        let Some(place) = self.savepoints.place(name)? else { return Ok(false) };
+        let recorded = place.record()?;
         let user = self.catalog().objects().find_map(|object| match object.as_ref() {
-            Object::Job(job) if job.origin.as_ref().is_some_and(|origin| origin.savepoint == folder_text) => Some(job.clone()),
+            Object::Job(job) if job.origin.as_ref().is_some_and(|origin| origin.savepoint == recorded) => Some(job.clone()),
             _ => None,
         });
         if let Some(job) = user
@@ -206,40 +243,157 @@ impl Engine {
         self.savepoints.remove(name)
     }
 
-    /// What a job with the plan `graph` would take over of the savepoint in `folder`. Waits for disk.
-    pub fn plan_state(&self, catalog: &Catalog, folder: &Path, graph: &StreamGraph, uids: &[(String, String)]) -> Result<StatePlan> {
-        StatePlan::new(&self.read_savepoint(folder)?, graph, catalog, uids)
+    /// What a job with the plan `graph` would take over of the savepoint in `place`. Waits for disk.
+    pub fn plan_state(&self, catalog: &Catalog, place: &Place, graph: &StreamGraph, uids: &[(String, String)]) -> Result<StatePlan> {
+        StatePlan::new(&self.read_savepoint(place)?, graph, catalog, uids, self.engine_id)
     }
 
-    /// What a job with the plan `graph` would take over of the running `job`: of a savepoint of it made now. Waits for a checkpoint of it.
+    /// What a job with the plan `graph` over `catalog` would take over of the running `job`: of a savepoint of it made now. Waits for a checkpoint of it.
     pub async fn plan_upgrade(&self, catalog: &Catalog, job: &Arc<Job>, graph: &StreamGraph) -> Result<StatePlan> {
         let pinned = self.checkpoint_to_save(job.id, false).await?;
         let saved = savepoint_of("", self.engine_id, self.clock().now_us(), &pinned, &self.catalog())?;
-        StatePlan::new(&saved, graph, catalog, &[])
+        StatePlan::new(&saved, graph, catalog, &[], self.engine_id)
+    }
+
+    /// As [`Engine::plan_upgrade`], of a sink whose query changes. Errors as [`SinkChange::new`].
+    pub async fn plan_sink_change(&self, catalog: &Catalog, job: &Arc<Job>, graph: &StreamGraph) -> Result<SinkChange> {
+        let pinned = self.checkpoint_to_save(job.id, false).await?;
+        let before = self.catalog();
+        let saved = savepoint_of("", self.engine_id, self.clock().now_us(), &pinned, &before)?;
+        SinkChange::new(&saved, (&pinned.graph, &before), (graph, catalog), self.engine_id)
     }
 }
 
-/// A job that does nothing any more. Unless [`Stopped::done`] is called, it goes on where it stood.
+/// A job that does nothing any more. When this is dropped it goes on where it stood, unless it was dropped; what was saved of it goes, unless
+/// [`Stopped::done`] or [`Stopped::confirm`] was called.
 pub struct Stopped {
-    engine: Arc<Engine>,
-    job: ObjectId,
-    done: bool,
+    _hold: Option<Hold>,
+    /// What was saved for a job that takes its place.
+    saved: Option<ScratchSavepoint>,
+    /// The savepoint that it was stopped with.
+    ending: Option<EndingSavepoint>,
 }
 
 impl Stopped {
-    /// The job has been dropped.
+    /// The job has been dropped, and what takes its place has what was saved for it.
     pub fn done(mut self) {
-        self.done = true;
+        if let Some(saved) = self.saved.take() {
+            saved.keep();
+        }
+    }
+
+    /// The job has been dropped: the savepoint that it was stopped with counts. Waits for disk. After an error it does from the next start on.
+    pub async fn confirm(mut self) -> Result<()> {
+        let Some(mut ending) = self.ending.take() else { return Ok(()) };
+        ending.is_decided = true;
+        let (savepoints, name) = (ending.savepoints.clone(), ending.name.clone());
+        let confirmed = tokio::task::spawn_blocking(move || savepoints.confirm(&name));
+        confirmed.await.map_err(|_| Error::internal("confirming a savepoint panicked"))?
+    }
+
+    /// Whether the job has been dropped is not known: the next start sees what becomes of the savepoint.
+    pub fn leave_open(mut self) {
+        if let Some(mut ending) = self.ending.take() {
+            ending.is_decided = true;
+        }
     }
 }
 
-impl Drop for Stopped {
+/// A savepoint that goes when this is dropped, unless it is decided that it does not.
+struct EndingSavepoint {
+    savepoints: Savepoints,
+    name: String,
+    writing: Option<JoinHandle<Result<()>>>,
+    is_decided: bool,
+}
+
+impl EndingSavepoint {
+    fn new(savepoints: Savepoints, name: &str, writing: JoinHandle<Result<()>>) -> EndingSavepoint {
+        EndingSavepoint { savepoints, name: name.to_string(), writing: Some(writing), is_decided: false }
+    }
+
+    /// Waits until it has been written. Giving up leaves that under way.
+    async fn written(&mut self) -> Result<()> {
+        let Some(writing) = &mut self.writing else { return Ok(()) };
+        let written = writing.await;
+        self.writing = None;
+        let written = written.map_err(|_| Error::internal("writing a savepoint panicked"))?;
+        // What can't be written leaves nothing.
+        self.is_decided = written.is_err();
+        written
+    }
+}
+
+impl Drop for EndingSavepoint {
     fn drop(&mut self) {
-        if !self.done {
-            // During a shutdown there is nothing to go on.
-            let _ = self.engine.tell(Event::RestartDue { jobs: vec![self.job] });
+        if self.is_decided || tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        let (savepoints, name, writing) = (self.savepoints.clone(), std::mem::take(&mut self.name), self.writing.take());
+        let spawner = Spawner::current();
+        spawner.clone().spawn(async move {
+            if let Some(writing) = writing
+                && !matches!(writing.await, Ok(Ok(())))
+            {
+                return;
+            }
+            spawner.spawn_blocking(move || {
+                if let Err(error) = savepoints.abandon(&name) {
+                    tracing::warn!(savepoint = %name, %error, "a savepoint that a statement was given up for was not removed; the next start does it");
+                }
+            });
+        });
+    }
+}
+
+/// A savepoint that nobody needs when this is dropped.
+pub struct ScratchSavepoint {
+    files: FilesRef,
+    pub folder: PathBuf,
+}
+
+impl ScratchSavepoint {
+    fn keep(mut self) {
+        self.folder = PathBuf::new();
+    }
+}
+
+impl Drop for ScratchSavepoint {
+    fn drop(&mut self) {
+        if self.folder.as_os_str().is_empty() || tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        let (files, folder) = (self.files.clone(), std::mem::take(&mut self.folder));
+        Spawner::current().spawn_blocking(move || {
+            if let Err(error) = folder::remove(&files, &folder) {
+                tracing::warn!(%error, "a savepoint that is not needed any more was not removed; the next start does it");
+            }
+        });
+    }
+}
+
+/// The folder of savepoints that jobs begin with which take the place of others.
+const ORIGINS: &str = "origins";
+
+fn origin_folder(dir: &Path, successor: ObjectId) -> PathBuf {
+    dir.join(ORIGINS).join(successor.to_string())
+}
+
+/// Removes the savepoint that `job` began with where it was made for it alone; nothing where there is none. Waits for disk.
+pub(super) fn remove_origin(files: &FilesRef, dir: &Path, job: ObjectId) -> Result<()> {
+    folder::remove(files, &origin_folder(dir, job))
+}
+
+/// Removes the savepoints that were made for one job alone, but for those that `needed` says. Waits for disk.
+pub(super) fn remove_origins(files: &FilesRef, dir: &Path, needed: impl Fn(ObjectId) -> bool) -> Result<()> {
+    let origins = dir.join(ORIGINS);
+    for name in files.list(&origins)? {
+        let job = name.to_str().and_then(|name| name.parse::<ObjectId>().ok());
+        if !job.is_some_and(&needed) {
+            files.remove_dir(&origins.join(name))?;
         }
     }
+    Ok(())
 }
 
 fn reads_tables(graph: &StreamGraph) -> bool {
@@ -279,7 +433,7 @@ fn savepoint_of(name: &str, engine: u64, created_us: i64, pinned: &PinnedCheckpo
     })
 }
 
-/// Where a data folder keeps its savepoints.
-pub(super) fn open(files: &crate::seams::files::FilesRef, dir: &Path) -> Result<Savepoints> {
-    Savepoints::open(files.clone(), dir.join("savepoints"))
+/// The savepoints of the data folder `dir`, as [`Savepoints::open`] has it. `catalog` says whether a job that was to end with one has.
+pub(super) fn open(places: &Places, dir: &Path, catalog: &Catalog) -> Result<(Savepoints, Vec<Unsettled>)> {
+    Savepoints::open(places.clone(), dir.join("savepoints"), |job| catalog.get_id(job).is_none())
 }

@@ -93,6 +93,9 @@ pub const SETTINGS: &[SettingInfo] = &[
     ),
 ];
 
+/// Readers of the engine log stand at barriers, and what comes between two is not read before the next: with less than that no writer would ever be let in.
+const LEAST_LOG_LIMIT: usize = 1 << 20;
+
 impl Settings {
     /// The defaults, for a data folder.
     pub fn new(data_dir: PathBuf) -> Result<Settings> {
@@ -133,7 +136,9 @@ impl Settings {
     /// Sets one. Errors: `42704` for an unknown name, `22023` for a value that does not fit.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {
-            "barrier_interval" => self.barrier_interval = at_least(name, value, parse_duration(name, value)?, Duration::from_millis(1))?,
+            "barrier_interval" => {
+                self.barrier_interval = at_least(name, value, parse_duration(name, value)?, Duration::from_millis(1), "1 ms")?
+            }
             "checkpoint_interval" => self.checkpoint_interval = parse_duration(name, value)?,
             "checkpoint_min_pause" => self.checkpoint_min_pause = parse_duration(name, value)?,
             "checkpoint_storage" => {
@@ -147,12 +152,12 @@ impl Settings {
             }
             "shutdown_timeout" => self.shutdown_timeout = parse_duration(name, value)?,
             "checkpoint_timeout" => {
-                self.checkpoint_timeout = at_least(name, value, parse_duration(name, value)?, Duration::from_millis(1))?
+                self.checkpoint_timeout = at_least(name, value, parse_duration(name, value)?, Duration::from_millis(1), "1 ms")?
             }
             "checkpoints_retained" => self.checkpoints_retained = parse_count(name, value, 1, 1000)?,
-            "log_limit" => self.log_limit = parse_bytes(name, value)?,
+            "log_limit" => self.log_limit = at_least(name, value, parse_bytes(name, value)?, LEAST_LOG_LIMIT, "1 MiB")?,
             "max_row_bytes" => self.max_row_bytes = parse_bytes(name, value)?,
-            "memory" => self.memory = at_least(name, value, parse_bytes(name, value)?, 64 << 20)?,
+            "memory" => self.memory = at_least(name, value, parse_bytes(name, value)?, 64 << 20, "64 MiB")?,
             "min_barrier_interval" => self.min_barrier_interval = parse_duration(name, value)?,
             "parallelism" => {
                 let given = parse_count(name, value, 0, crate::stream::MAX_PARALLELISM)?;
@@ -205,8 +210,8 @@ fn invalid(name: &str, value: &str) -> Error {
     Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("invalid value for parameter \"{name}\": \"{value}\""))
 }
 
-fn at_least<T: PartialOrd>(name: &str, value: &str, parsed: T, least: T) -> Result<T> {
-    if parsed < least { Err(invalid(name, value).with_detail("The value is too small.")) } else { Ok(parsed) }
+fn at_least<T: PartialOrd>(name: &str, value: &str, parsed: T, least: T, shown: &str) -> Result<T> {
+    if parsed < least { Err(invalid(name, value).with_detail(format!("The value must be at least {shown}."))) } else { Ok(parsed) }
 }
 
 fn parse_count(name: &str, value: &str, least: usize, most: usize) -> Result<usize> {
@@ -306,6 +311,8 @@ mod tests {
             ("barrier_interval", "0", "22023"),
             ("parallelism", "129", "22023"),
             ("memory", "-1", "22023"),
+            ("log_limit", "0", "22023"),
+            ("log_limit", "1023 KiB", "22023"),
             ("checkpoint_storage", "/tmp", "22023"),
             ("no_such_setting", "1", "42704"),
         ] {

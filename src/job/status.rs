@@ -168,12 +168,24 @@ impl CheckpointSummary {
     }
 }
 
+/// A checkpoint that can be gone back to.
+#[derive(Clone, Debug)]
+pub struct RetainedCheckpoint {
+    pub checkpoint: BarrierNumber,
+    /// When it was made, microseconds since 1970 UTC, as far as it is known.
+    pub time_us: Option<i64>,
+    /// The names of the jobs in it that still exist.
+    pub jobs: Vec<String>,
+}
+
 /// The newest state of everything, written by the manager and read by anyone.
 #[derive(Debug, Default)]
 pub struct StatusBoard {
     pub jobs: Vec<JobStatus>,
     /// Oldest first, a bounded number.
     pub checkpoints: VecDeque<CheckpointSummary>,
+    /// The checkpoints that can be gone back to, oldest first.
+    pub retained: Vec<RetainedCheckpoint>,
     /// The number of barriers made since the start.
     pub barriers: u64,
 }

@@ -23,10 +23,19 @@ const NAME: &str = "checkpoint-storage";
 /// The folder of checkpoints below the data folder.
 const CHECKPOINTS: &str = "checkpoints";
 
+/// What bounds the transfers of checkpoints and savepoints to and from object stores together, counted in `memory`.
+pub fn permits(settings: &Settings, memory: &Arc<MemoryPool>) -> Arc<Permits> {
+    let charge = memory.charge();
+    Permits::new(settings.memory, move |bytes| match usize::try_from(bytes) {
+        Ok(taken) => charge.add(taken),
+        Err(_) => charge.subtract(bytes.unsigned_abs()),
+    })
+}
+
 /// The storage that `settings` name for the engine in `dir`. Waits for disk.
 ///
 /// Errors: `55000` where the folder's checkpoints are elsewhere; `XX001` where it can't be said where they are; those of [`Objects::open`].
-pub fn open(files: &FilesRef, dir: &Path, settings: &Settings, writer: Writer, memory: &Arc<MemoryPool>) -> Result<Arc<dyn Storage>> {
+pub fn open(files: &FilesRef, dir: &Path, settings: &Settings, writer: Writer, permits: Arc<Permits>) -> Result<Arc<dyn Storage>> {
     let folder = dir.join(CHECKPOINTS);
     let wanted = settings.checkpoint_storage.as_ref().map(ToString::to_string);
     let path = dir.join(NAME);
@@ -48,11 +57,6 @@ pub fn open(files: &FilesRef, dir: &Path, settings: &Settings, writer: Writer, m
     let Some(url) = &settings.checkpoint_storage else {
         return Ok(Arc::new(FolderStorage::open(files.clone(), &folder)?));
     };
-    let charge = memory.charge();
-    let permits = Permits::new(settings.memory, move |bytes| match usize::try_from(bytes) {
-        Ok(taken) => charge.add(taken),
-        Err(_) => charge.subtract(bytes.unsigned_abs()),
-    });
     let objects = Objects::open(url, permits)?;
     Ok(Arc::new(ObjectStorage::new(files.clone(), objects, url.clone(), writer)))
 }
@@ -102,7 +106,10 @@ mod tests {
             settings.set("checkpoint_storage", storage).unwrap();
             settings
         };
-        let open = |storage: &str| open(&files, dir, &settings(storage), Writer { engine: 1, run: 1 }, &memory);
+        let open = |storage: &str| {
+            let settings = settings(storage);
+            open(&files, dir, &settings, Writer { engine: 1, run: 1 }, permits(&settings, &memory))
+        };
         assert_eq!(open("local").unwrap().place(), dir.join(CHECKPOINTS).display().to_string());
         // A folder that has no checkpoint yet may still go elsewhere.
         assert_eq!(open("s3://a/b").unwrap().place(), "s3://a/b");

@@ -4,7 +4,6 @@
 //! its own, of links to files that stay as long as they are read: the running job is not touched.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
@@ -16,26 +15,26 @@ use super::Engine;
 use super::build::BuildContext;
 use super::engine::shutting_down;
 use super::manager::{Event, PinnedCheckpoint};
-use crate::checkpoint::{OperatorCheckpoint, Part};
+use crate::checkpoint::{OperatorCheckpoint, Part, Pin, Place};
 use crate::operators::error::from_arrow;
-use crate::state::convert::tag_end;
+use crate::state::convert::state_range;
+use crate::state::key_codec::STATE_PREFIX_BYTES;
 use crate::state::scratch::{ScratchBackend, ScratchFolder};
-use crate::state::{EncodedRows, KeyCodec, RowCodec, StateBackend, StateDescriptor};
+use crate::state::{EncodedRows, KeyCodec, RowCodec, StateBackend, StateDescriptor, StateSize};
+use crate::stream::BarrierNumber;
 
-/// The bytes of a key before the encoded key: key group and tag.
-const PREFIX_BYTES: usize = 3;
 /// The bytes of keys and values from which on a batch has no more rows.
 const BATCH_BYTES: usize = 4 << 20;
 
 /// One state of an operator, as it was stored.
 pub struct StoredState {
     build: BuildContext,
-    /// The folder of the savepoint that it is of; `None`: a checkpoint in the store.
-    savepoint: Option<PathBuf>,
+    /// Where the savepoint is that it is of; `None`: a checkpoint in the store.
+    savepoint: Option<Place>,
     parts: Vec<Part>,
     decoder: Decoder,
     /// Keeps the files of a checkpoint.
-    _pinned: Option<PinnedCheckpoint>,
+    _pin: Option<Pin>,
 }
 
 impl std::fmt::Debug for StoredState {
@@ -158,11 +157,11 @@ impl Decoder {
 impl StoredState {
     fn new(
         build: BuildContext,
-        savepoint: Option<PathBuf>,
+        savepoint: Option<Place>,
         operators: &BTreeMap<String, OperatorCheckpoint>,
         uid: &str,
         state: Option<&str>,
-        pinned: Option<PinnedCheckpoint>,
+        pin: Option<Pin>,
     ) -> Result<StoredState> {
         let with_state = || operators.iter().filter(|(_, operator)| !operator.states.is_empty());
         let operator = operators.get(uid).filter(|operator| !operator.states.is_empty()).ok_or_else(|| {
@@ -181,7 +180,7 @@ impl StoredState {
         })?;
         StateDescriptor::check_formats(uid, descriptor)?;
         let decoder = Decoder::new(descriptor)?;
-        Ok(StoredState { build, savepoint, parts: operator.parts.clone(), decoder, _pinned: pinned })
+        Ok(StoredState { build, savepoint, parts: operator.parts.clone(), decoder, _pin: pin })
     }
 
     /// Its columns.
@@ -199,16 +198,12 @@ impl StoredState {
     /// Errors: `XX001` where a file or an entry is damaged, `55000` where another state backend wrote it.
     pub fn read(&self, part: usize, max_rows: usize, each: &mut dyn FnMut(RecordBatch) -> Result<bool>) -> Result<()> {
         let part = self.parts.get(part).ok_or_else(|| Error::internal("a part of a state does not exist"))?;
-        let build = &self.build;
-        let path = build.scratch.join(format!("read-{}", build.incarnation()));
-        let folder = ScratchFolder::create(build.files.clone(), build.spawner.clone(), path)?;
-        let backend = build.open_backend_of(&folder.path().join("part"), &[part], part.range, self.savepoint.as_deref())?;
-        let backend = ScratchBackend::new(backend, folder);
+        let backend = open_part(&self.build, part, self.savepoint.as_ref())?;
         let (mut keys, mut values, mut bytes, mut wanted) = (EncodedRows::new(), EncodedRows::new(), 0, true);
         for group in part.range.start..part.range.end {
-            let [high, low] = group.to_be_bytes();
-            backend.scan(&[high, low, self.decoder.tag], &tag_end(group, self.decoder.tag), &mut |key, value| {
-                keys.push(key.get(PREFIX_BYTES..).ok_or_else(|| Error::corrupted("a key in the state is too short"))?);
+            let (begin, end) = state_range(group, self.decoder.tag);
+            backend.scan(&begin, &end, &mut |key, value| {
+                keys.push(key.get(STATE_PREFIX_BYTES..).ok_or_else(|| Error::corrupted("a key in the state is too short"))?);
                 values.push(value);
                 bytes += key.len() + value.len();
                 if keys.len() >= max_rows || bytes >= BATCH_BYTES {
@@ -230,22 +225,62 @@ impl StoredState {
     }
 }
 
+/// Opens a part, of the savepoint in `savepoint` where that is given, in a scratch folder that goes with it.
+fn open_part(build: &BuildContext, part: &Part, savepoint: Option<&Place>) -> Result<ScratchBackend> {
+    let path = build.scratch.join(format!("read-{}", build.incarnation()));
+    let folder = ScratchFolder::create(build.files.clone(), build.spawner.clone(), path)?;
+    let backend = build.open_backend_of(&folder.path().join("part"), &[part], part.range, savepoint)?;
+    Ok(ScratchBackend::new(backend, folder))
+}
+
 impl Engine {
-    /// A state of the operator `uid` of the running `job`, as of a checkpoint made now; the operator's first where none is named.
+    /// A state of the operator `uid` of the running `job`, as of a checkpoint made now; the operator's first where none is named. Waits for a job that is
+    /// starting.
     ///
     /// Errors: `42704` where there is no such operator or state, `55000` where the job has no checkpoint.
     pub async fn state_of_job(&self, job: &Job, uid: &str, state: Option<&str>) -> Result<StoredState> {
-        self.checkpoint_of(job.id).await?;
-        let (done, told) = tokio::sync::oneshot::channel();
-        self.tell(Event::Pin { job: job.id, stop: false, done })?;
-        let pinned = told.await.map_err(|_| shutting_down())??.ok_or_else(|| Error::internal("a checkpoint was not pinned"))?;
-        let operators = pinned.checkpoint.operators.clone();
-        StoredState::new(self.build.clone(), None, &operators, uid, state, Some(pinned))
+        let PinnedCheckpoint { checkpoint, pin, .. } = self.fresh_checkpoint(job.id).await?;
+        StoredState::new(self.build.clone(), None, &checkpoint.operators, uid, state, Some(pin))
     }
 
-    /// As [`Engine::state_of_job`], of the savepoint in `folder`. Waits for disk.
-    pub fn state_of_savepoint(&self, folder: &Path, uid: &str, state: Option<&str>) -> Result<StoredState> {
-        let saved = self.read_savepoint(folder)?;
-        StoredState::new(self.build.clone(), Some(folder.to_path_buf()), &saved.checkpoint.operators, uid, state, None)
+    /// As [`Engine::state_of_job`], as of the retained checkpoint of this number. The job is not touched, whatever its state is.
+    ///
+    /// Errors: `42704` also where there is no such checkpoint of the job.
+    pub async fn state_at(&self, job: &Job, checkpoint: BarrierNumber, uid: &str, state: Option<&str>) -> Result<StoredState> {
+        let (done, told) = tokio::sync::oneshot::channel();
+        self.tell(Event::PinRetained { job: job.id, checkpoint, done })?;
+        let (checkpoint, pin) = told.await.map_err(|_| shutting_down())??;
+        StoredState::new(self.build.clone(), None, &checkpoint.operators, uid, state, Some(pin))
+    }
+
+    /// What each state of an operator of the savepoint in `place` has: estimated where it is the only one, else counted, which reads all of it; `None` where
+    /// another state backend wrote it. Waits for disk.
+    pub fn state_sizes(&self, place: &Place, operator: &OperatorCheckpoint) -> Result<Vec<Option<StateSize>>> {
+        if operator.states.len() < 2 {
+            let add = |sum: StateSize, part: &Part| StateSize { rows: sum.rows + part.size.rows, bytes: sum.bytes + part.size.bytes };
+            return Ok(operator.states.iter().map(|_| Some(operator.parts.iter().fold(StateSize::default(), add))).collect());
+        }
+        if operator.parts.iter().any(|part| part.backend != self.build.state_backend) {
+            return Ok(vec![None; operator.states.len()]);
+        }
+        let mut sizes = vec![StateSize::default(); operator.states.len()];
+        for part in &operator.parts {
+            let backend = open_part(&self.build, part, Some(place))?;
+            backend.scan(&[], &[], &mut |key, value| {
+                let state = key.get(STATE_PREFIX_BYTES - 1).and_then(|tag| operator.states.iter().position(|state| state.tag == *tag));
+                if let Some(size) = state.and_then(|state| sizes.get_mut(state)) {
+                    size.rows += 1;
+                    size.bytes += (key.len() + value.len()) as u64;
+                }
+                Ok(true)
+            })?;
+        }
+        Ok(sizes.into_iter().map(Some).collect())
+    }
+
+    /// As [`Engine::state_of_job`], of the savepoint in `place`. Waits for disk.
+    pub fn state_of_savepoint(&self, place: &Place, uid: &str, state: Option<&str>) -> Result<StoredState> {
+        let saved = self.read_savepoint(place)?;
+        StoredState::new(self.build.clone(), Some(place.clone()), &saved.checkpoint.operators, uid, state, None)
     }
 }

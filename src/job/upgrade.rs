@@ -18,23 +18,22 @@
 //!   says so.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 
 use arrow::datatypes::DataType;
-use weir_catalog::{Catalog, ChangelogMode, Derivation, Error, JobOrigin, Object, Result, SqlState};
+use weir_catalog::{Catalog, ChangelogMode, Derivation, Error, Object, Result, SqlState};
 use weir_sql::graph::{Node, NodeId, NodeOp, StreamGraph};
+use weir_sql::widens;
 
 use super::compatibility::Verdict;
-use super::difference::check_columns;
-use crate::checkpoint::savepoint::{self, SavedOperator, Savepoint};
-use crate::checkpoint::{JobCheckpoint, OperatorCheckpoint};
+use super::conversion::{WIDER, key_conversion, rows_conversion, types};
+use super::difference::{check_columns, saved_projection};
+use crate::checkpoint::OperatorCheckpoint;
+use crate::checkpoint::savepoint::{SavedOperator, Savepoint};
 use crate::operators::aggregate::AggregateSpec;
-use crate::seams::files::FilesRef;
 use crate::sources::connector;
-use crate::sources::splits::SplitPortion;
 use crate::state::StateSize;
-use crate::state::convert::{ColumnOrigin, Conversion, StateConversion, ValueConversion};
-use crate::state::descriptor::StateTexts;
+use crate::state::convert::{ColumnOrigin, Conversion, KeyConversion, StateConversion, ValueConversion};
+use crate::state::descriptor::{StateDescriptor, StateTexts};
 
 /// What becomes of one operator's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +102,21 @@ fn is_stateful(node: &Node) -> bool {
     matches!(node.op, NodeOp::Aggregate { .. } | NodeOp::Materialize)
 }
 
+/// The sources and operators with state that feed `node` of `graph` directly.
+pub fn providers(graph: &StreamGraph, node: &Node) -> BTreeSet<NodeId> {
+    let mut found = BTreeSet::new();
+    let mut open: Vec<NodeId> = node.inputs.iter().map(|edge| edge.from).collect();
+    while let Some(id) = open.pop() {
+        let node = &graph.nodes[id];
+        if is_stateful(node) || node.inputs.is_empty() {
+            found.insert(id);
+        } else {
+            open.extend(node.inputs.iter().map(|edge| edge.from));
+        }
+    }
+    found
+}
+
 fn family(node: &Node) -> &'static str {
     match node.op {
         NodeOp::Aggregate { .. } => "aggregate",
@@ -131,18 +145,40 @@ struct Planner<'a> {
     operators: BTreeMap<String, SavedOperator>,
     /// By uid in the job, the uid in the savepoint.
     saved_uid: BTreeMap<String, String>,
+    /// Whether the savepoint is of this data folder.
+    own: bool,
     /// For each node: whether all that it is computed from can be read again.
     again: Vec<bool>,
+    /// Whether the root is fed with the whole result, as what is built anew is.
+    whole_result: bool,
 }
 
 impl StatePlan {
-    /// What a job with the plan `graph` takes over of `saved`; `uids` names operators of the savepoint as they are called in the job.
+    /// What a job of the data folder `engine` with the plan `graph` takes over of `saved`; `uids` names operators of the savepoint as they are called in the
+    /// job.
     ///
     /// Errors: `42704` where `uids` names what is not there, `0A000` where an operator can't go on without rows that are gone.
-    pub fn new(saved: &Savepoint, graph: &StreamGraph, catalog: &Catalog, uids: &[(String, String)]) -> Result<StatePlan> {
+    pub fn new(saved: &Savepoint, graph: &StreamGraph, catalog: &Catalog, uids: &[(String, String)], engine: u64) -> Result<StatePlan> {
+        StatePlan::plan(saved, graph, catalog, uids, engine, false)
+    }
+
+    /// As [`StatePlan::new`], of a sink that is sent its whole result, whatever is kept before it.
+    pub fn of_whole_result(saved: &Savepoint, graph: &StreamGraph, catalog: &Catalog, engine: u64) -> Result<StatePlan> {
+        StatePlan::plan(saved, graph, catalog, &[], engine, true)
+    }
+
+    fn plan(
+        saved: &Savepoint,
+        graph: &StreamGraph,
+        catalog: &Catalog,
+        uids: &[(String, String)],
+        engine: u64,
+        whole_result: bool,
+    ) -> Result<StatePlan> {
         let operators = saved_operators(graph, catalog)?;
         let saved_uid = match_uids(saved, graph, uids)?;
-        let mut planner = Planner { saved, graph, catalog, operators, saved_uid, again: Vec::new() };
+        let own = saved.engine == engine;
+        let mut planner = Planner { saved, graph, catalog, operators, saved_uid, own, again: Vec::new(), whole_result };
         for node in &graph.nodes {
             let again = planner.can_be_read_again(node)?;
             planner.again.push(again);
@@ -225,19 +261,8 @@ impl Planner<'_> {
         })
     }
 
-    /// The sources and operators with state that feed `node` directly.
     fn providers(&self, node: &Node) -> BTreeSet<NodeId> {
-        let mut found = BTreeSet::new();
-        let mut open: Vec<NodeId> = node.inputs.iter().map(|edge| edge.from).collect();
-        while let Some(id) = open.pop() {
-            let node = &self.graph.nodes[id];
-            if is_stateful(node) || node.inputs.is_empty() {
-                found.insert(id);
-            } else {
-                open.extend(node.inputs.iter().map(|edge| edge.from));
-            }
-        }
-        found
+        providers(self.graph, node)
     }
 
     /// Whether the savepoint has the rows of the table or view that `node` scans; `Err`: as others than could be compared with the present ones. A connector's are
@@ -245,12 +270,18 @@ impl Planner<'_> {
     fn saved_rows(&self, node: &Node) -> std::result::Result<bool, String> {
         let (NodeOp::TableScan { table: id, .. } | NodeOp::ViewScan { view: id, .. }) = &node.op else { return Ok(true) };
         let Some(present) = self.catalog.get_id(*id) else { return Ok(false) };
-        match self.saved.inputs.iter().find(|input| input.object.name() == present.name()) {
-            None => Ok(false),
-            Some(saved) => {
-                check_columns(present.name(), saved.object.columns(), present.columns()).map(|()| true).map_err(|e| e.message().to_string())
-            }
+        let Some(saved) = self.saved.inputs.iter().find(|input| input.object.name() == present.name()) else { return Ok(false) };
+        let (was, is) = (saved.object.columns(), present.columns());
+        let checked = match &node.op {
+            NodeOp::ViewScan { projection, .. } => saved_projection(present.name(), was, is, projection).map(|_| ()),
+            _ => check_columns(present.name(), was, is),
+        };
+        checked.map_err(|e| e.message().to_string())?;
+        // What reads rows that only come has no way to take back one of another view that is not in this one.
+        if node.changelog == ChangelogMode::Append && !(self.own && saved.object.id() == *id) {
+            return Err(format!("\"{}\" is another view than in the savepoint, and its rows only come", present.name()));
         }
+        Ok(true)
     }
 
     /// Whether what `node` is fed with, if it is built anew, is without rows that came before.
@@ -282,10 +313,9 @@ impl Planner<'_> {
         let uid = node.uid.as_deref().unwrap_or_default();
         let planned = self.operators.get(uid).ok_or_else(|| Error::internal("an operator has no derivation"))?;
         let again = self.again[node.id];
-        let types = |derivation: &Derivation| derivation.key.iter().map(|column| column.type_name.clone()).collect::<Vec<_>>();
         let key = |derivation: &Derivation| derivation.key.iter().map(|column| column.text.clone()).collect::<Vec<_>>();
-        if types(&saved.derivation) != types(&planned.derivation) || key(&saved.derivation) != key(&planned.derivation) {
-            return Ok(Candidate::rebuilt(format!("the key was ({}), and is ({})", names(&saved.derivation), names(&planned.derivation))));
+        if key(&saved.derivation) != key(&planned.derivation) {
+            return Ok(Candidate::rebuilt(other_key(&saved.derivation, &planned.derivation)));
         }
         let mut notes = Vec::new();
         if saved.derivation.relation != planned.derivation.relation {
@@ -307,17 +337,18 @@ impl Planner<'_> {
                 })
             }
             _ => {
-                let columns = |derivation: &Derivation| {
-                    derivation.columns.iter().map(|column| (column.text.clone(), column.type_name.clone())).collect::<Vec<_>>()
+                let columns = |derivation: &Derivation| derivation.columns.iter().map(|column| column.text.clone()).collect::<Vec<_>>();
+                let conversion =
+                    if columns(&saved.derivation) == columns(&planned.derivation) { rows_conversion(node, checkpoint)? } else { None };
+                let Some(conversion) = conversion else {
+                    return Ok(Candidate::rebuilt(other_columns(&saved.derivation, &planned.derivation)));
                 };
-                if columns(&saved.derivation) != columns(&planned.derivation) {
-                    return Ok(Candidate::rebuilt(format!(
-                        "its columns were ({}), and are ({})",
-                        column_names(&saved.derivation),
-                        column_names(&planned.derivation)
-                    )));
+                let conversion = Some(conversion).filter(|conversion| !conversion.states.is_empty());
+                if conversion.is_some() {
+                    notes.push(WIDER.to_string());
                 }
-                Ok(Candidate { keep: keep(None), verdict: Verdict::Reused, reason: notes.join("; ") })
+                let verdict = if conversion.is_some() { Verdict::Converted } else { Verdict::Reused };
+                Ok(Candidate { keep: keep(conversion), verdict, reason: notes.join("; ") })
             }
         }
     }
@@ -334,11 +365,10 @@ impl Planner<'_> {
     ) -> Result<std::result::Result<Option<Conversion>, String>> {
         let spec = aggregate_spec(self.graph, node).ok_or_else(|| Error::internal("an aggregate has no spec"))?;
         let schema = spec.state_schema()?;
+        let present = spec.states()?;
+        let own = spec.group_columns;
         let Some(groups) = checkpoint.states.iter().find(|state| state.tag == 0) else {
             return Ok(Err("its state is not described".into()));
-        };
-        let types = |columns: &[crate::state::descriptor::StateColumn]| {
-            columns.iter().map(|column| column.data_type()).collect::<Result<Vec<DataType>>>()
         };
         let from: BTreeMap<u8, Vec<DataType>> =
             groups.schemas.iter().map(|(number, columns)| Ok((*number, types(columns)?))).collect::<Result<_>>()?;
@@ -363,10 +393,25 @@ impl Planner<'_> {
                 }
             }
         }
+        // Keys of other types are told by the name of the state.
+        let keys = |from_tag: u8, to_tag: u8| -> Result<std::result::Result<Option<KeyConversion>, String>> {
+            let find = |states: &[StateDescriptor], tag: u8| states.iter().find(|state| state.tag == tag).cloned();
+            let (Some(from), Some(to)) = (find(&checkpoint.states, from_tag), find(&present, to_tag)) else {
+                return Ok(Err("its state is not described".into()));
+            };
+            key_conversion(&from, &to, own, false)
+        };
+        let of_groups = match keys(0, 0)? {
+            Ok(keys) => keys,
+            Err(_) => return Ok(Err(other_key(&saved.derivation, &planned.derivation))),
+        };
         let mut maps = Vec::new();
         for (tag, text) in &planned.state.maps {
             match saved.state.maps.iter().find(|(_, other)| other == text) {
-                Some((old, _)) => maps.push(StateConversion { from_tag: *old, to_tag: *tag, values: None }),
+                Some((old, _)) => match keys(*old, *tag)? {
+                    Ok(keys) => maps.push(StateConversion { from_tag: *old, to_tag: *tag, keys, values: None }),
+                    Err(reason) => return Ok(Err(reason)),
+                },
                 None => begins.push(text.clone()),
             }
         }
@@ -394,15 +439,22 @@ impl Planner<'_> {
         }
         let in_place = |(at, origin): (usize, &ColumnOrigin)| *origin == ColumnOrigin::Column(at);
         let same_values = from.len() == 1 && old_types == to && columns.iter().enumerate().all(in_place);
-        let same_maps = maps.iter().all(|map| map.from_tag == map.to_tag) && maps.len() == saved.state.maps.len();
-        if same_values && same_maps {
+        let same_maps = maps.iter().all(|map| map.from_tag == map.to_tag && map.keys.is_none()) && maps.len() == saved.state.maps.len();
+        if same_values && same_maps && of_groups.is_none() {
             return Ok(Ok(None));
+        }
+        let wider_values = columns.iter().zip(&to).any(|(origin, ty)| match origin {
+            ColumnOrigin::Column(place) => old_types.get(*place) != Some(ty),
+            _ => false,
+        });
+        if wider_values || of_groups.is_some() || maps.iter().any(|map| map.keys.is_some()) {
+            notes.push(WIDER.to_string());
         }
         if notes.is_empty() {
             notes.push("its columns stand in another order".into());
         }
         let values = (!same_values).then_some(ValueConversion { from, to, columns });
-        let states = std::iter::once(StateConversion { from_tag: 0, to_tag: 0, values }).chain(maps).collect();
+        let states = std::iter::once(StateConversion { from_tag: 0, to_tag: 0, keys: of_groups, values }).chain(maps).collect();
         Ok(Ok(Some(Conversion { states })))
     }
 
@@ -421,6 +473,11 @@ impl Planner<'_> {
         // What feeds a sink, which has no state, goes on: it is as if the sink were kept.
         let root = self.graph.root();
         let feeds_sink = if matches!(root.op, NodeOp::Sink) { self.providers(root) } else { BTreeSet::new() };
+        if self.whole_result {
+            for provider in &feeds_sink {
+                consumers.entry(*provider).or_default().push(root.id);
+            }
+        }
         loop {
             let mut changed = false;
             for (provider, fed) in &consumers {
@@ -529,69 +586,17 @@ fn column_names(derivation: &Derivation) -> String {
     derivation.columns.iter().map(|column| format!("{} {}", column.name, column.type_name)).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether every value of `from` is one of `to`.
-fn widens(from: &DataType, to: &DataType) -> bool {
-    use DataType::{Decimal128, Int32, Int64};
-    match (from, to) {
-        (Int32, Int64) => true,
-        (Int32, Decimal128(precision, scale)) => *scale >= 0 && i16::from(*precision) - i16::from(*scale) >= 10,
-        (Int64, Decimal128(precision, scale)) => *scale >= 0 && i16::from(*precision) - i16::from(*scale) >= 19,
-        (Decimal128(p1, s1), Decimal128(p2, s2)) => s2 >= s1 && i16::from(*p2) - i16::from(*s2) >= i16::from(*p1) - i16::from(*s1),
-        _ => false,
+/// What differs in the columns, of which something does: their names and types, or else what their values are.
+fn other_columns(saved: &Derivation, planned: &Derivation) -> String {
+    let (was, is) = (column_names(saved), column_names(planned));
+    if was != is {
+        return format!("its columns were ({was}), and are ({is})");
     }
+    let changed = saved.columns.iter().zip(&planned.columns).filter(|(was, is)| was.text != is.text);
+    let changed: Vec<String> = changed.map(|(was, is)| format!("{} was {}, and is {}", is.name, was.text, is.text)).collect();
+    if changed.is_empty() { format!("its columns ({is}) are kept in another way") } else { changed.join("; ") }
 }
 
-/// A savepoint that a job is about to begin with.
-#[derive(Debug)]
-pub struct SavepointStart {
-    pub folder: PathBuf,
-    pub saved: Savepoint,
-    pub plan: StatePlan,
-    /// What is kept, as if it were the job's own checkpoint: under the job's uids, with the splits of the sources that go on.
-    pub checkpoint: JobCheckpoint,
-}
-
-impl SavepointStart {
-    /// Reads the savepoint of `origin` and decides what a job with the plan `graph` takes over. Waits for disk.
-    pub fn open(files: &FilesRef, origin: &JobOrigin, graph: &StreamGraph, catalog: &Catalog) -> Result<SavepointStart> {
-        let folder = PathBuf::from(&origin.savepoint);
-        let saved = savepoint::read(files, &folder)?;
-        let plan = StatePlan::new(&saved, graph, catalog, &origin.uids)?;
-        plan.check_allowed(origin.allow_non_restored_state)?;
-        let checkpoint = kept_checkpoint(files, &folder, &saved, &plan, graph)?;
-        Ok(SavepointStart { folder, saved, plan, checkpoint })
-    }
-}
-
-fn kept_checkpoint(files: &FilesRef, folder: &Path, saved: &Savepoint, plan: &StatePlan, graph: &StreamGraph) -> Result<JobCheckpoint> {
-    let mut operators = BTreeMap::new();
-    for (uid, kept) in &plan.kept {
-        if let Some(checkpoint) = saved.checkpoint.operators.get(&kept.saved) {
-            let (states, parts) = (checkpoint.states.clone(), checkpoint.parts.clone());
-            operators.insert(uid.clone(), OperatorCheckpoint { states, parts, ..OperatorCheckpoint::default() });
-        }
-    }
-    // Constants were sent, where what they feed is kept; they have no uid that would last.
-    let values = saved.checkpoint.operators.iter().find(|(uid, _)| uid.starts_with("values-")).map(|(_, operator)| operator.splits.clone());
-    for id in &plan.since {
-        let node = &graph.nodes[*id];
-        match &node.op {
-            NodeOp::Values { .. } => {
-                let splits = values.clone().unwrap_or_default();
-                operators.insert(format!("values-{id}"), OperatorCheckpoint { splits, ..OperatorCheckpoint::default() });
-            }
-            NodeOp::ConnectorScan { .. } => {
-                let uid = node.uid.clone().unwrap_or_default();
-                let Some(checkpoint) = saved.checkpoint.operators.get(&uid) else { continue };
-                let mut splits = checkpoint.splits.clone();
-                for file in &checkpoint.closed_splits {
-                    splits.extend(SplitPortion::read(savepoint::read_file(files, folder, file)?)?);
-                }
-                operators.insert(uid, OperatorCheckpoint { splits, ..OperatorCheckpoint::default() });
-            }
-            _ => {}
-        }
-    }
-    let JobCheckpoint { commit, time_us, .. } = saved.checkpoint;
-    Ok(JobCheckpoint { barrier: 0, commit, time_us, operators, finished: false })
+fn other_key(saved: &Derivation, planned: &Derivation) -> String {
+    format!("the key was ({}), and is ({})", names(saved), names(planned))
 }

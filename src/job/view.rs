@@ -43,6 +43,8 @@ struct State {
     failed: Option<Error>,
     /// A version is shown only from this commit on: what the log held when the process started.
     min_commit: CommitSeq,
+    /// The view whose place it is about to take: it shows nothing older than that does.
+    former: Option<Arc<ViewHandle>>,
     /// While the job restarts: the stored tables as of the last version that was published, for statements over both.
     tables: Option<TablesSnapshot>,
 }
@@ -68,9 +70,24 @@ impl ViewHandle {
         self.name.read().clone()
     }
 
-    /// It is called something else from now on.
+    /// It is called something else from now on; the view that was called so shows nothing new any more.
     pub fn rename(&self, name: String) {
         *self.name.write() = name;
+        let former = self.state.write().former.take();
+        if let Some(newest) = former.and_then(|former| former.newest()) {
+            let mut state = self.state.write();
+            state.min_commit = state.min_commit.max(newest);
+        }
+    }
+
+    /// It shows nothing older than `former` does, until it is renamed, and afterwards nothing older than what that showed last.
+    pub fn follow(&self, former: Arc<ViewHandle>) {
+        self.state.write().former = Some(former);
+    }
+
+    /// The commit of the newest version that was published.
+    fn newest(&self) -> Option<CommitSeq> {
+        self.state.read().current.as_ref().and_then(|run| run.published.back()).map(|newest| newest.commit)
     }
 
     /// A new run begins; what it writes is in `versions`, one for each root subtask.
@@ -148,7 +165,9 @@ impl ViewHandle {
         }
         let Some(run) = &state.current else { return Ok(Vec::new()) };
         let oldest = run.versions.iter().map(|versions| versions.range().0).max().unwrap_or(0);
-        Ok(run.published.iter().filter(|published| published.barrier >= oldest).copied().collect())
+        let former = state.former.as_ref().and_then(|former| former.newest()).unwrap_or(0);
+        let is_readable = |published: &&Published| published.barrier >= oldest && published.commit >= state.min_commit.max(former);
+        Ok(run.published.iter().filter(is_readable).copied().collect())
     }
 
     /// The rows as of a barrier, one snapshot a root subtask; `None` where that version is gone.

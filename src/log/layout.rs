@@ -14,6 +14,7 @@ use arrow::datatypes::{DataType, SchemaRef};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use weir_catalog::object::schema_of;
 use weir_catalog::{Error, ObjectId, Result, SqlState, StoredTable};
+use weir_sql::functions::cast;
 
 use crate::state::key_codec::append_state_prefix;
 use crate::state::{EncodedRows, KeyCodec, RowCodec};
@@ -185,6 +186,10 @@ fn describe(columns: &[ArrayRef], row: usize) -> Result<String> {
             && column.is_valid(row)
         {
             text.push(if column.value(row) { 't' } else { 'f' });
+            continue;
+        }
+        if column.data_type().is_nested() && column.is_valid(row) {
+            text.push_str(cast::output_text(&column.slice(row, 1))?.as_string::<i32>().value(0));
             continue;
         }
         let failed = |e| Error::internal(format!("could not print a value: {e}"));

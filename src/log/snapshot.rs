@@ -17,8 +17,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::seams::files::Files;
 use crate::stream::CommitSeq;
 
-/// The format of snapshots that this version writes.
-pub const SNAPSHOT_FORMAT: u32 = 1;
+/// The highest format of snapshots that this version writes: 2 where a column is an array, or a row outside of a connector table
+/// ([`Object::has_nested_columns`]); all others are still of format 1.
+pub const SNAPSHOT_FORMAT: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"weir cat";
 const HEADER_BYTES: usize = 36;
@@ -54,7 +55,8 @@ pub fn write(files: &dyn Files, dir: &Path, seq: CommitSeq, catalog: &Catalog, n
     let json = serde_json::to_vec(&content).map_err(|e| Error::internal(format!("could not encode the catalog: {e}")))?;
     let mut bytes = Vec::with_capacity(HEADER_BYTES + json.len() + CHECKSUM_BYTES);
     bytes.extend_from_slice(&MAGIC);
-    bytes.extend_from_slice(&SNAPSHOT_FORMAT.to_le_bytes());
+    let format: u32 = if catalog.objects().any(|object| object.has_nested_columns()) { 2 } else { 1 };
+    bytes.extend_from_slice(&format.to_le_bytes());
     bytes.extend_from_slice(&seq.to_le_bytes());
     bytes.extend_from_slice(&next_row_id.to_le_bytes());
     bytes.extend_from_slice(&(json.len() as u64).to_le_bytes());
@@ -129,7 +131,7 @@ fn decode(bytes: &[u8], seq: CommitSeq) -> Result<CatalogSnapshot, String> {
     }
     let number = |at: usize| content[at..].first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let format = content[8..].first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-    if format != SNAPSHOT_FORMAT {
+    if !(1..=SNAPSHOT_FORMAT).contains(&format) {
         return Err(format!("it has format {format}, which there never was"));
     }
     if number(12) != seq {

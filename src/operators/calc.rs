@@ -4,15 +4,18 @@
 //! - The projection is evaluated on the rows that the filter lets through, and on no others: a row that the filter drops can't fail in the projection.
 //! - Integer arithmetic that leaves its type is an error (22003): DataFusion's own default wraps.
 //! - Row kinds stay with their rows.
+//! - What is needed several times is evaluated once for a batch (`common`), and makes no difference to results and errors.
 
-use std::collections::BTreeSet;
+mod common;
+
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt8Array};
 use arrow::compute::{CastOptions, FilterBuilder, cast_with_options};
-use arrow::datatypes::{DataType, Schema, SchemaRef, UInt8Type};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, UInt8Type};
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::execution_props::ExecutionProps;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
@@ -23,6 +26,7 @@ use datafusion::physical_expr_common::physical_expr::PhysicalExpr;
 use weir_catalog::{Error, Result};
 use weir_sql::planner::written_text;
 
+use self::common::{Common, Shared};
 use super::error::{describe_row, from_arrow, from_datafusion, shorten};
 use super::{Operator, Output};
 use crate::stream::{Batch, RowKinds};
@@ -33,12 +37,29 @@ const EXPRESSION_CHARACTERS: usize = 200;
 /// The operator. See the head of this file.
 #[derive(Debug)]
 pub struct Calc {
+    /// With common expressions evaluated once, where there are such.
+    shared: Option<Program>,
+    written: Program,
+    output: SchemaRef,
+}
+
+/// A filter and a projection, compiled.
+#[derive(Debug)]
+struct Program {
+    before_filter: Vec<Step>,
     filter: Option<Compiled>,
-    /// The input's columns that the projection reads: only these are filtered.
+    /// The columns that the projection reads: only these are filtered.
     used: Vec<usize>,
     used_schema: SchemaRef,
+    before_projection: Vec<Step>,
     projection: Vec<Compiled>,
-    output: SchemaRef,
+}
+
+/// A common expression, whose value is one more column for what follows.
+#[derive(Debug)]
+struct Step {
+    expr: Compiled,
+    field: FieldRef,
 }
 
 /// An expression ready to be evaluated.
@@ -53,6 +74,9 @@ struct Compiled {
     written: String,
 }
 
+/// How an expression is evaluated: [`Compiled::evaluate`], or without looking for the row that fails.
+type Evaluate = fn(&Compiled, &RecordBatch) -> Result<ArrayRef>;
+
 impl Calc {
     /// Compiles expressions over `input` that make the columns of `output`. Fails if an expression is not one that can be evaluated on a row, or the
     /// types can't be cast.
@@ -60,10 +84,44 @@ impl Calc {
         if projection.len() != output.fields().len() {
             return Err(Error::internal(format!("{} expressions are to make {} columns", projection.len(), output.fields().len())));
         }
-        let filter = filter.map(|filter| Compiled::new(filter, input, &DataType::Boolean, "filter".to_string())).transpose()?;
+        let shared = match common::share(input, filter, projection).map_err(from_datafusion)? {
+            None => None,
+            Some(shared) => Some(Program::new(input, &shared, &output)?),
+        };
+        let as_written =
+            Shared { before_filter: vec![], filter: filter.cloned(), before_projection: vec![], projection: projection.to_vec() };
+        let written = Program::new(input, &as_written, &output)?;
+        Ok(Calc { shared, written, output })
+    }
+}
+
+impl Operator for Calc {
+    fn process(&mut self, _input: usize, batch: Batch, out: &mut dyn Output) -> Result<()> {
+        if batch.num_rows() == 0 {
+            return Ok(());
+        }
+        let result = match &self.shared {
+            None => None,
+            // What fails is evaluated once more as it was written: that tells which expression fails, if one does.
+            Some(shared) => shared.run(&batch, &self.output, Compiled::evaluate_shared).ok(),
+        };
+        let result = match result {
+            Some(result) => result,
+            None => self.written.run(&batch, &self.output, Compiled::evaluate)?,
+        };
+        result.map_or(Ok(()), |batch| out.emit(batch))
+    }
+}
+
+impl Program {
+    fn new(input: &DFSchema, parts: &Shared, output: &SchemaRef) -> Result<Program> {
+        let (before_filter, input) = steps(&parts.before_filter, input)?;
+        let filter =
+            parts.filter.as_ref().map(|filter| Compiled::new(filter, &input, &DataType::Boolean, "filter".to_string())).transpose()?;
+        let made: HashSet<&Column> = parts.before_projection.iter().map(|common| &common.column).collect();
         let mut used = BTreeSet::new();
-        for expr in projection {
-            for column in expr.column_refs() {
+        for expr in parts.before_projection.iter().map(|common| &common.expr).chain(&parts.projection) {
+            for column in expr.column_refs().into_iter().filter(|column| !made.contains(column)) {
                 used.insert(input.index_of_column(column).map_err(from_datafusion)?);
             }
         }
@@ -73,28 +131,41 @@ impl Calc {
             (qualifier.cloned(), field.clone())
         });
         let used_schema = DFSchema::new_with_metadata(fields.collect(), Default::default()).map_err(from_datafusion)?;
-        let projection = projection
+        let (before_projection, extended) = steps(&parts.before_projection, &used_schema)?;
+        let projection = parts
+            .projection
             .iter()
             .zip(output.fields())
-            .map(|(expr, field)| Compiled::new(expr, &used_schema, field.data_type(), format!("column \"{}\"", field.name())))
+            .map(|(expr, field)| Compiled::new(expr, &extended, field.data_type(), format!("column \"{}\"", field.name())))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Calc { filter, used, used_schema: used_schema.inner().clone(), projection, output })
+        Ok(Program { before_filter, filter, used, used_schema: used_schema.inner().clone(), before_projection, projection })
+    }
+
+    /// The rows of `batch` that pass the filter, projected; `None` if there are none.
+    fn run(&self, batch: &Batch, output: &SchemaRef, evaluate: Evaluate) -> Result<Option<Batch>> {
+        let rows = extend(&self.before_filter, &batch.rows, evaluate)?;
+        let Some(batch) = self.filter(&Batch { rows, kinds: batch.kinds.clone() }, evaluate)? else {
+            return Ok(None);
+        };
+        let rows = extend(&self.before_projection, &batch.rows, evaluate)?;
+        let columns = self.projection.iter().map(|expr| evaluate(expr, &rows)).collect::<Result<Vec<_>>>()?;
+        Ok(Some(Batch { rows: record_batch(output, columns, rows.num_rows())?, kinds: batch.kinds }))
     }
 
     /// The rows of `batch` that pass the filter, with the columns that the projection reads; `None` if there are none.
-    fn filter(&self, batch: Batch) -> Result<Option<Batch>> {
+    fn filter(&self, batch: &Batch, evaluate: Evaluate) -> Result<Option<Batch>> {
         let columns: Vec<ArrayRef> = self.used.iter().map(|column| batch.rows.column(*column).clone()).collect();
         let Some(filter) = &self.filter else {
-            return Ok(Some(Batch { rows: record_batch(&self.used_schema, columns, batch.num_rows())?, kinds: batch.kinds }));
+            return Ok(Some(Batch { rows: record_batch(&self.used_schema, columns, batch.num_rows())?, kinds: batch.kinds.clone() }));
         };
-        let passes = filter.evaluate(&batch.rows)?;
+        let passes = evaluate(filter, &batch.rows)?;
         let passes = passes.as_boolean();
         let passing = passes.true_count();
         if passing == 0 {
             return Ok(None);
         }
         if passing == batch.num_rows() {
-            return Ok(Some(Batch { rows: record_batch(&self.used_schema, columns, passing)?, kinds: batch.kinds }));
+            return Ok(Some(Batch { rows: record_batch(&self.used_schema, columns, passing)?, kinds: batch.kinds.clone() }));
         }
         let mut builder = FilterBuilder::new(passes);
         if columns.len() > 1 {
@@ -102,10 +173,10 @@ impl Calc {
         }
         let predicate = builder.build();
         let columns = columns.iter().map(|column| predicate.filter(column)).collect::<Result<_, _>>().map_err(from_arrow)?;
-        let kinds = match batch.kinds {
+        let kinds = match &batch.kinds {
             None => None,
             Some(RowKinds(kinds)) => {
-                let kinds = predicate.filter(&UInt8Array::new(kinds, None)).map_err(from_arrow)?;
+                let kinds = predicate.filter(&UInt8Array::new(kinds.clone(), None)).map_err(from_arrow)?;
                 Some(RowKinds(kinds.as_primitive::<UInt8Type>().values().clone()))
             }
         };
@@ -113,34 +184,58 @@ impl Calc {
     }
 }
 
-impl Operator for Calc {
-    fn process(&mut self, _input: usize, batch: Batch, out: &mut dyn Output) -> Result<()> {
-        if batch.num_rows() == 0 {
-            return Ok(());
-        }
-        let Some(batch) = self.filter(batch)? else {
-            return Ok(());
-        };
-        let columns = self.projection.iter().map(|expr| expr.evaluate(&batch.rows)).collect::<Result<Vec<_>>>()?;
-        let rows = record_batch(&self.output, columns, batch.num_rows())?;
-        out.emit(Batch { rows, kinds: batch.kinds })
+/// Common expressions over `input`, compiled, and the schema with their columns behind those of `input`.
+fn steps(commons: &[Common], input: &DFSchema) -> Result<(Vec<Step>, DFSchema)> {
+    let mut schema = input.clone();
+    let mut steps = Vec::with_capacity(commons.len());
+    for common in commons {
+        let expr = Compiled::of_its_type(&common.expr, &schema)?;
+        let data_type = expr.expr.data_type(schema.as_arrow()).map_err(from_datafusion)?;
+        let field = Arc::new(Field::new(&common.column.name, data_type, true));
+        let column = DFSchema::new_with_metadata(vec![(common.column.relation.clone(), field.clone())], Default::default());
+        schema = schema.join(&column.map_err(from_datafusion)?).map_err(from_datafusion)?;
+        steps.push(Step { expr, field });
     }
+    Ok((steps, schema))
+}
+
+/// `batch` with the columns of `steps`.
+fn extend(steps: &[Step], batch: &RecordBatch, evaluate: Evaluate) -> Result<RecordBatch> {
+    let mut extended = batch.clone();
+    for step in steps {
+        let mut columns = extended.columns().to_vec();
+        columns.push(evaluate(&step.expr, &extended)?);
+        let fields: Fields = extended.schema_ref().fields().iter().chain([&step.field]).cloned().collect();
+        extended = record_batch(&Arc::new(Schema::new(fields)), columns, batch.num_rows())?;
+    }
+    Ok(extended)
 }
 
 impl Compiled {
     fn new(expr: &Expr, input: &DFSchema, target: &DataType, role: String) -> Result<Compiled> {
+        let mut compiled = Compiled { role, ..Compiled::of_its_type(expr, input)? };
+        let data_type = compiled.expr.data_type(input.as_arrow()).map_err(from_datafusion)?;
+        compiled.cast_to = (data_type != *target).then(|| target.clone());
+        Ok(compiled)
+    }
+
+    /// Without a cast.
+    fn of_its_type(expr: &Expr, input: &DFSchema) -> Result<Compiled> {
         let written = shorten(&written_text(expr), EXPRESSION_CHARACTERS);
         let expr =
             create_physical_expr(expr, input, &ExecutionProps::new(), &PhysicalPlanningContext::default()).map_err(from_datafusion)?;
         let expr = fail_on_overflow(expr, input.as_arrow()).map_err(from_datafusion)?;
-        let data_type = expr.data_type(input.as_arrow()).map_err(from_datafusion)?;
-        let cast_to = (data_type != *target).then(|| target.clone());
-        Ok(Compiled { expr, cast_to, role, written })
+        Ok(Compiled { expr, cast_to: None, role: "expression".to_string(), written })
     }
 
     /// The expression's value for each row. An error names the expression and the first row that fails.
     fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef> {
         self.evaluate_rows(batch).map_err(|error| self.locate(batch, error))
+    }
+
+    /// The same, of whose error nothing is shown.
+    fn evaluate_shared(&self, batch: &RecordBatch) -> Result<ArrayRef> {
+        self.evaluate_rows(batch).map_err(from_datafusion)
     }
 
     fn evaluate_rows(&self, batch: &RecordBatch) -> Result<ArrayRef, DataFusionError> {

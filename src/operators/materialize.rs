@@ -81,7 +81,7 @@ impl RowLayout {
     }
 
     /// What stands in the state: see [`RowLayout`].
-    fn descriptor(&self) -> StateDescriptor {
+    pub fn descriptor(&self) -> StateDescriptor {
         let fields = self.schema.fields();
         let count = Field::new("count", DataType::Int64, false);
         match &self.key {

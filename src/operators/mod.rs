@@ -2,6 +2,7 @@
 //!
 //! An operator holds logic. State, timers and output are given to it; it knows neither runtime nor checkpoint nor connector.
 
+use futures::future::BoxFuture;
 use weir_catalog::Result;
 
 use crate::state::{StateBackend, StateDescriptor};
@@ -11,10 +12,14 @@ pub mod aggregate;
 pub mod calc;
 pub mod error;
 pub mod materialize;
+pub mod net_changes;
+pub mod unnest;
 
 pub use aggregate::{Aggregate, AggregateSpec};
 pub use calc::Calc;
 pub use materialize::Materialize;
+pub use net_changes::NetChanges;
+pub use unnest::Unnest;
 
 /// What an operator is given with each call.
 pub trait Output {
@@ -33,6 +38,11 @@ pub trait Operator: Send {
     /// The end of an epoch, all inputs aligned. Whatever the operator still holds back of the epoch's net change goes out here.
     fn on_barrier(&mut self, _barrier: &Barrier, _out: &mut dyn Output) -> Result<()> {
         Ok(())
+    }
+
+    /// What has to be waited for before it takes more rows; asked after each batch. So a slow sink slows its source, and can be stopped meanwhile.
+    fn backlog(&mut self) -> Option<BoxFuture<'static, Result<()>>> {
+        None
     }
 
     /// A watermark, microseconds, that holds over all inputs.

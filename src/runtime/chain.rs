@@ -111,7 +111,14 @@ impl Chain {
             Some((first, rest)) => first.process(input, batch, rest, &mut self.pending)?,
         }
         metrics::add(&self.metrics.busy_us, stopwatch.elapsed().as_micros() as u64);
-        self.send_pending().await
+        self.send_pending().await?;
+        // What rows can pile up behind is a sink, and that is the last one.
+        if let Some(ChainedOperator { operator, name, .. }) = self.operators.last_mut()
+            && let Some(backlog) = operator.backlog()
+        {
+            backlog.await.map_err(|error| in_operator(error, name))?;
+        }
+        Ok(())
     }
 
     /// Ends the epoch in every operator, first to last, and sends what they emit; the barrier itself is sent by [`Chain::forward`].

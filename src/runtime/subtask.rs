@@ -22,6 +22,7 @@ use crate::seams::clock::{Clock, Stopwatch};
 use crate::seams::faults::{self, Fault};
 use crate::sources::{Source, SourceEvent, Splits};
 use crate::state::memory_pool::Reservation;
+use crate::state::versions::{VersionSnapshot, Versions};
 use crate::stream::{Barrier, BarrierNumber, Batch, CommitSeq, Element};
 
 /// The rows that a source is asked for at a time.
@@ -75,13 +76,19 @@ pub struct SubtaskContext {
 }
 
 /// A reader that joins a view's root subtask at a barrier.
-#[derive(Debug)]
 pub struct Attachment {
     /// From after this barrier on it gets the changes; 0: from the subtask's first row on.
     pub barrier: BarrierNumber,
     pub edge: OutputEdge,
-    /// Told once the edge stands; the view's rows as of `barrier` are the reader's to scan.
-    pub attached: Option<oneshot::Sender<BarrierNumber>>,
+    /// Given the view's rows as of the barrier once the edge stands; `None` where that reader has no use for them.
+    pub attached: Option<Attached>,
+}
+
+/// How a reader gets the rows of the view's subtask that it joins, as of the barrier at which it does. They are opened there and then, so that they are
+/// there however late the reader comes to scan them.
+pub struct Attached {
+    pub versions: Arc<Versions>,
+    pub reader: oneshot::Sender<Option<Arc<VersionSnapshot>>>,
 }
 
 /// Where the manager leaves [`Attachment`]s for a root subtask.
@@ -119,10 +126,10 @@ impl ViewProjection {
 
 /// How a reader of a view catches up.
 pub struct ViewBackfill {
-    /// Tells at which barrier the view's subtask attached the edge.
-    pub attached: oneshot::Receiver<BarrierNumber>,
-    /// Opens the view's rows as of that barrier.
-    pub open: Box<dyn FnOnce(BarrierNumber) -> Result<Box<dyn Feed>> + Send>,
+    /// The view's rows as of the barrier at which its subtask attached the edge.
+    pub attached: oneshot::Receiver<Option<Arc<VersionSnapshot>>>,
+    /// Makes a feed of them.
+    pub open: Box<dyn FnOnce(Arc<VersionSnapshot>) -> Result<Box<dyn Feed>> + Send>,
     /// Barriers below this are swallowed; the manager sets it once all sources of the job have caught up.
     pub live_from: Arc<AtomicU64>,
 }
@@ -222,8 +229,8 @@ impl SubtaskContext {
             }
             for attachment in due {
                 self.chain.add_edge(attachment.edge);
-                if let Some(attached) = attachment.attached {
-                    let _ = attached.send(barrier.number);
+                if let Some(Attached { versions, reader }) = attachment.attached {
+                    let _ = reader.send(versions.open(barrier.number));
                 }
             }
         } else if !overtakes {
@@ -361,8 +368,9 @@ async fn run_view(context: &mut SubtaskContext, inbox: Inbox, backfill: Option<V
     let mut feed: Option<Box<dyn Feed>> = None;
     let mut live_from = None;
     if let Some(backfill) = backfill {
-        let barrier = backfill.attached.await.map_err(|_| super::exchange::receiver_gone())?;
-        feed = Some((backfill.open)(barrier)?);
+        let rows = backfill.attached.await.map_err(|_| super::exchange::receiver_gone())?;
+        let rows = rows.ok_or_else(|| Error::internal("the version that a reader joins at is gone"))?;
+        feed = Some((backfill.open)(rows)?);
         live_from = Some(backfill.live_from);
     } else {
         context.tell(SubtaskEvent::Backfilled { id: context.id });

@@ -70,12 +70,22 @@ faults! {
     DirtyKeyLostAtEviction, "dirty-key-lost-at-eviction", TestsBesideTheCode;
     /// A key that was written counts as one that the backend does not have.
     WrittenKeyMissingInFilter, "written-key-missing-in-filter", TestsBesideTheCode;
+    /// Keys that were deleted come back when runs that were kept in memory go to RocksDB.
+    DeletionLostInRuns, "deletion-lost-in-runs", TestsBesideTheCode;
+    /// A checkpoint leaves out the oldest run that RocksDB has not.
+    RecentRunLeftOut, "recent-run-left-out", TestsBesideTheCode;
     /// A checkpoint names files that were not fsynced.
     CheckpointFileNotSynced, "checkpoint-file-not-synced", TestsBesideTheCode;
     /// A sink's files become visible with a checkpoint although they were not fsynced.
     SinkFileNotSynced, "sink-file-not-synced", TestsBesideTheCode;
     /// A sink's files become visible before their checkpoint is complete.
     SinkCommitsEarly, "sink-commits-early", TestsBesideTheCode;
+    /// A sink's upload becomes an object before its checkpoint is complete.
+    UploadCompletedEarly, "upload-completed-early", TestsBesideTheCode;
+    /// A checkpoint does not list a sink's upload that has arrived.
+    UploadNotListed, "upload-not-listed", TestsBesideTheCode;
+    /// A sink's record names objects that are not there yet.
+    UploadRecordedEarly, "upload-recorded-early", TestsBesideTheCode;
     /// A start leaves out the first commit behind the checkpoint of the stored tables.
     TablesReplaySkipsCommit, "tables-replay-skips-commit", TestsOfTheWhole;
     /// A restored job reads its tables' log from one commit too late.
@@ -90,6 +100,8 @@ faults! {
     DifferenceLosesDeletions, "difference-loses-deletions", TestsOfTheWhole;
     /// An operator that is kept does not send its result to one that is built anew.
     KeptResultNotSent, "kept-result-not-sent", TestsOfTheWhole;
+    /// A sink whose query changes does not take back what it was sent of the former one.
+    FormerResultKept, "former-result-kept", TestsOfTheWhole;
     /// A row goes to the subtask after the one that owns its key.
     RowMisrouted, "row-misrouted", TestsOfTheWhole;
     /// The first batch that a restored subtask gets from another is dropped.

@@ -8,6 +8,11 @@
 //! - What is on its way at a time is bounded in bytes ([`Permits`]), for all transfers of an [`Objects`] together, and counted.
 //! - An object appears whole or not at all: a large one is uploaded in parts and completed when all are there.
 
+mod access;
+#[cfg(test)]
+pub mod memory;
+mod parts;
+mod read;
 mod transfer;
 mod url;
 
@@ -19,12 +24,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::aws::AmazonS3Builder;
+use object_store::multipart::MultipartStore;
 use object_store::path::Path as Key;
-use object_store::{BackoffConfig, ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutPayload, RetryConfig};
+use object_store::{BackoffConfig, ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload, RetryConfig};
 use tokio::sync::watch;
 use weir_catalog::{Error, Result, SqlState};
 
+pub use self::access::Access;
+pub use self::parts::{PartedUpload, StoredParts, Uploads};
+pub use self::read::{ObjectReader, READER_BYTES_MOST, Seen, error_of, joined, tag_of};
 pub use self::transfer::{CHUNK_BYTES, Permits, Range, Upload};
 pub use self::url::ObjectUrl;
 
@@ -43,12 +52,31 @@ pub struct Listed {
     /// Its key in the bucket.
     pub key: String,
     pub bytes: u64,
+    /// Which version of it that is, where the store says so: see [`tag_of`].
+    pub tag: Option<u64>,
+}
+
+impl From<ObjectMeta> for Listed {
+    fn from(object: ObjectMeta) -> Listed {
+        Listed { key: object.location.to_string(), bytes: object.size, tag: object.e_tag.as_deref().map(tag_of) }
+    }
+}
+
+/// Uploads in parts, where the store has them.
+#[derive(Clone)]
+struct Multipart(Option<Arc<dyn MultipartStore>>);
+
+impl std::fmt::Debug for Multipart {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(if self.0.is_some() { "Multipart" } else { "None" })
+    }
 }
 
 /// A bucket, and how it is spoken to.
 #[derive(Clone, Debug)]
 pub struct Objects {
     store: Arc<dyn ObjectStore>,
+    multipart: Multipart,
     /// `s3://bucket`
     bucket: Arc<str>,
     timeout_ms: Arc<AtomicU64>,
@@ -73,11 +101,14 @@ fn refused(action: &str, what: &str, error: &object_store::Error) -> Error {
     }
     let refused = refused.with_detail(format!("{text}."));
     if text.contains("URL scheme is not allowed") || text.contains("BadScheme") {
-        return refused.with_hint("Endpoints without encryption have to be allowed: AWS_ALLOW_HTTP=true.");
+        return refused
+            .with_hint("Endpoints without encryption have to be allowed: AWS_ALLOW_HTTP=true, or a table's option s3.allow_http.");
     }
     // A listing that is refused is an error of no kind of its own.
     if text.contains("403 Forbidden") || text.contains("401 Unauthorized") {
-        return refused.with_hint("Credentials are taken from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from the machine's role.");
+        return refused.with_hint(
+            "Credentials are taken from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, from the machine's role, or from a table's options.",
+        );
     }
     refused
 }
@@ -99,32 +130,50 @@ impl Objects {
     ///
     /// `permits` bounds what is on its way. Errors: `22023` where the variables don't fit.
     pub fn open(url: &ObjectUrl, permits: Arc<Permits>) -> Result<Objects> {
+        Objects::open_as(url, &Access::default(), permits)
+    }
+
+    /// As [`Objects::open`], where `access` has a word of its own.
+    pub fn open_as(url: &ObjectUrl, access: &Access, permits: Arc<Permits>) -> Result<Objects> {
         let backoff = BackoffConfig { init_backoff: RETRY_PAUSE_LEAST, max_backoff: RETRY_PAUSE_MOST, base: 2.0 };
         let retry = RetryConfig { backoff, max_retries: RETRIES, retry_timeout: 4 * REQUEST_TIMEOUT };
         let client = ClientOptions::new().with_timeout(REQUEST_TIMEOUT).with_connect_timeout(CONNECT_TIMEOUT);
-        let mut builder = AmazonS3Builder::new().with_client_options(client).with_retry(retry);
-        // The environment's word is the last one, also on the time-outs.
-        for (name, value) in std::env::vars_os() {
-            let (Some(name), Some(value)) = (name.to_str(), value.to_str()) else { continue };
-            if let Some(key) = name.starts_with("AWS_").then(|| name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>().ok()).flatten() {
-                builder = builder.with_config(key, value);
-            }
-        }
+        // The environment's word comes behind this one, also on the time-outs.
+        let builder = access.apply(AmazonS3Builder::new().with_client_options(client).with_retry(retry));
         let store = builder.with_bucket_name(&url.bucket).build();
         let store = store.map_err(|error| {
             Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("\"s3://{}\" can't be used", url.bucket)).with_detail(format!("{error}."))
         })?;
-        Ok(Objects::new(Arc::new(store), &url.bucket, permits))
+        let objects = Objects::with_parts(Arc::new(store), &url.bucket, permits);
+        if let Some(timeout) = access.timeout {
+            objects.set_timeout(timeout);
+        }
+        Ok(objects)
     }
 
     /// The bucket called `bucket` that `store` is.
     pub fn new(store: Arc<dyn ObjectStore>, bucket: &str, permits: Arc<Permits>) -> Objects {
         Objects {
             store,
+            multipart: Multipart(None),
             bucket: format!("s3://{bucket}").into(),
             timeout_ms: Arc::new(AtomicU64::new(2 * 60 * 1000)),
             stopped: Arc::new(watch::Sender::new(false)),
             permits,
+        }
+    }
+
+    /// As [`Objects::new`], of a store whose uploads in parts can be completed by someone else than who began them.
+    pub fn with_parts<S: ObjectStore + MultipartStore>(store: Arc<S>, bucket: &str, permits: Arc<Permits>) -> Objects {
+        Objects { multipart: Multipart(Some(store.clone())), ..Objects::new(store, bucket, permits) }
+    }
+
+    /// The same bucket for someone else, whose calls are stopped on their own.
+    pub fn for_another(&self) -> Objects {
+        Objects {
+            timeout_ms: Arc::new(AtomicU64::new(self.timeout_ms.load(Ordering::Relaxed))),
+            stopped: Arc::new(watch::Sender::new(false)),
+            ..self.clone()
         }
     }
 
@@ -203,7 +252,7 @@ impl Objects {
         let (store, prefix) = (self.store.clone(), key_of(folder)?);
         let listing = async move {
             let listed = store.list(Some(&prefix).filter(|prefix| !prefix.as_ref().is_empty()));
-            listed.map_ok(|object| Listed { key: object.location.to_string(), bytes: object.size }).try_collect::<Vec<_>>().await
+            listed.map_ok(Listed::from).try_collect::<Vec<_>>().await
         };
         match self.call("list", folder, listing)? {
             Outcome::Done(listed) => Ok(listed),
@@ -216,7 +265,7 @@ impl Objects {
         let (store, prefix, offset) = (self.store.clone(), key_of(folder)?, key_of(key)?);
         let listing = async move {
             let listed = store.list_with_offset(Some(&prefix).filter(|prefix| !prefix.as_ref().is_empty()), &offset);
-            listed.map_ok(|object| Listed { key: object.location.to_string(), bytes: object.size }).try_collect::<Vec<_>>().await
+            listed.map_ok(Listed::from).try_collect::<Vec<_>>().await
         };
         match self.call("list", folder, listing)? {
             Outcome::Done(listed) => Ok(listed),
@@ -233,13 +282,18 @@ impl Objects {
         }
     }
 
-    /// The length of an object, bytes; `None` where there is none.
-    pub fn len(&self, key: &str) -> Result<Option<u64>> {
+    /// An object as a listing has it; `None` where there is none.
+    pub fn head(&self, key: &str) -> Result<Option<Listed>> {
         let (store, path) = (self.store.clone(), key_of(key)?);
         match self.call("read", key, async move { store.head(&path).await })? {
-            Outcome::Done(head) => Ok(Some(head.size)),
+            Outcome::Done(head) => Ok(Some(Listed::from(head))),
             Outcome::Missing | Outcome::Exists => Ok(None),
         }
+    }
+
+    /// The length of an object, bytes; `None` where there is none.
+    pub fn len(&self, key: &str) -> Result<Option<u64>> {
+        Ok(self.head(key)?.map(|object| object.bytes))
     }
 
     /// Stores an object, in place of one that has the key.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use datafusion::common::ScalarValue;
+use weir_catalog::object::without_secrets;
 use weir_catalog::{
     Catalog, CatalogChange, Column, ConnectorTable, Error, Job, JobKind, Object, ObjectId, Result, SqlState, StoredTable, View,
 };
@@ -70,10 +71,12 @@ impl Session {
     /// As [`Session::plan_ddl`], where what a new job reads runs.
     async fn plan_checked_ddl(&self, catalog: &Arc<Catalog>, parsed: &Parsed) -> Result<PlannedDdl> {
         let mut notices = Vec::new();
+        // What it says of jobs, that they have finished or were stopped, it says of them as the last statement left them.
+        self.engine.show().await;
         let mut planned = self.plan_ddl(catalog, parsed, &mut notices)?;
         planned.notices = notices;
         if let Some(new) = &mut planned.new_job {
-            self.engine.check_inputs_run(&new.job.inputs)?;
+            self.engine.check_inputs_run(&new.job.inputs).await?;
             new.catalog = catalog.clone();
             if let (Some(plan), Some(origin)) = (self.plan_origin(catalog, new).await?, &new.job.origin) {
                 plan.check_allowed(origin.allow_non_restored_state)?;
@@ -124,8 +127,8 @@ impl Session {
                     name: name.clone(),
                     columns: plain_columns(name, columns)?,
                     connector,
+                    sql: without_secrets(&parsed.text, &options),
                     options,
-                    sql: parsed.text.clone(),
                 };
                 table.columns = connector::validate_table(&table)?;
                 Ok(PlannedDdl::create("CREATE TABLE", Object::ConnectorTable(table)))
@@ -201,9 +204,16 @@ impl Session {
         let id = self.engine.tables().next_object_id();
         let settings = BTreeMap::from([("timezone".to_string(), self.variable("timezone").unwrap_or("UTC").to_string())]);
         let mut origin = None;
+        let mut written_as = None;
         let (name, target, query, query_text, column_names) = match &parsed.statement {
-            Statement::AlterMaterializedView { name, query, query_text, .. } => {
-                let target = QueryTarget::MaterializedView { name: name.clone(), columns: Vec::new() };
+            Statement::AlterQuery { name, query, query_text, .. } => {
+                let target = match catalog.get(name).map(Arc::as_ref) {
+                    Some(Object::Job(job)) if !matches!(job.kind, JobKind::MaterializedView { .. }) => {
+                        written_as = with_query(job, query_text);
+                        QueryTarget::of_job(catalog, job)?
+                    }
+                    _ => QueryTarget::MaterializedView { name: name.clone(), columns: Vec::new() },
+                };
                 (name.clone(), target, query, query_text, Vec::new())
             }
             Statement::CreateMaterializedView { name, columns, origin: from, query, query_text, .. } => {
@@ -254,6 +264,11 @@ impl Session {
             QueryTarget::MaterializedView { .. } => named_columns(bound.columns.clone(), &column_names)?,
             _ => bound.columns.clone(),
         };
+        let sql = match &target {
+            QueryTarget::Sink { options, .. } => without_secrets(&parsed.text, options),
+            QueryTarget::MaterializedView { .. } | QueryTarget::Insert { .. } => parsed.text.clone(),
+        };
+        let sql = written_as.unwrap_or(sql);
         let kind = match target {
             QueryTarget::MaterializedView { .. } => {
                 JobKind::MaterializedView { key: root.upsert_key.clone(), changelog: graph.nodes[root.inputs[0].from].changelog }
@@ -268,7 +283,7 @@ impl Session {
             columns,
             query: query_text.clone(),
             insert_columns,
-            sql: parsed.text.clone(),
+            sql,
             settings,
             inputs: bound.inputs.clone(),
             macros: bound.macros.clone(),
@@ -291,10 +306,6 @@ impl Session {
             return Err(Error::unsupported("tables without columns are not supported"));
         }
         let mut columns = columns_of(name, definitions)?;
-        if let Some(column) = columns.iter().find(|column| matches!(column.ty, weir_catalog::SqlType::Row(_))) {
-            return Err(Error::unsupported(format!("column \"{}\" of a stored table can't be a row", column.name))
-                .with_hint("ROW columns are for connector tables."));
-        }
         for column in &columns {
             self.check_default(catalog, column)?;
         }
@@ -312,6 +323,12 @@ impl Session {
                             SqlState::DUPLICATE_COLUMN,
                             format!("column \"{part}\" appears twice in primary key constraint"),
                         ));
+                    }
+                    if columns[at].ty.is_nested() {
+                        return Err(Error::unsupported(format!(
+                            "column \"{part}\" of type {} in a primary key is not supported",
+                            columns[at].ty
+                        )));
                     }
                     columns[at].nullable = false;
                     key.push(at);
@@ -420,6 +437,12 @@ impl Session {
     }
 }
 
+/// The statement that made `job`, with another query; `None` where its own does not stand in it.
+fn with_query(job: &Job, query: &str) -> Option<String> {
+    let at = job.sql.rfind(&job.query)?;
+    Some([&job.sql[..at], query, &job.sql[at + job.query.len()..]].concat())
+}
+
 /// What a statement does to the catalog.
 struct PlannedDdl {
     tag: String,
@@ -444,7 +467,13 @@ impl PlannedDdl {
     }
 }
 
+/// PostgreSQL's limit.
+const MOST_COLUMNS: usize = 1600;
+
 fn columns_of(table: &str, definitions: &[ColumnDefinition]) -> Result<Vec<Column>> {
+    if definitions.len() > MOST_COLUMNS {
+        return Err(Error::new(SqlState::TOO_MANY_COLUMNS, format!("tables can have at most {MOST_COLUMNS} columns")));
+    }
     let mut columns: Vec<Column> = Vec::with_capacity(definitions.len());
     for definition in definitions {
         if columns.iter().any(|column| column.name == definition.name) {

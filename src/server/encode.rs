@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use arrow::datatypes::{
     DataType, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, IntervalMonthDayNanoType, IntervalUnit,
     TimeUnit, TimestampMicrosecondType, TimestampNanosecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
@@ -14,7 +14,7 @@ use pgwire::api::portal::{Format, Portal};
 use pgwire::api::results::{FieldFormat, FieldInfo};
 use pgwire::messages::data::DataRow;
 use weir_catalog::{Column, Error, Result, SqlState, SqlType};
-use weir_sql::functions::text;
+use weir_sql::functions::{nested, text};
 
 /// Microseconds from 1970 to 2000, where PostgreSQL's binary timestamps begin.
 const Y2000_US: i64 = 946_684_800_000_000;
@@ -30,6 +30,22 @@ pub fn wire_type(ty: &SqlType) -> Type {
         SqlType::Text => Type::TEXT,
         SqlType::Timestamp { .. } => Type::TIMESTAMP,
         SqlType::Row(_) => Type::RECORD,
+        SqlType::Array(element) => array_type(element),
+    }
+}
+
+/// The wire type of arrays of `element`; PostgreSQL's array types know no number of dimensions.
+fn array_type(element: &SqlType) -> Type {
+    match element {
+        SqlType::Boolean => Type::BOOL_ARRAY,
+        SqlType::Int => Type::INT4_ARRAY,
+        SqlType::BigInt => Type::INT8_ARRAY,
+        SqlType::Double => Type::FLOAT8_ARRAY,
+        SqlType::Numeric { .. } => Type::NUMERIC_ARRAY,
+        SqlType::Text => Type::TEXT_ARRAY,
+        SqlType::Timestamp { .. } => Type::TIMESTAMP_ARRAY,
+        SqlType::Row(_) => Type::RECORD_ARRAY,
+        SqlType::Array(inner) => array_type(inner),
     }
 }
 
@@ -43,8 +59,30 @@ pub fn sql_type(ty: &Type) -> Option<SqlType> {
         Type::NUMERIC => SqlType::NUMERIC,
         Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME => SqlType::Text,
         Type::TIMESTAMP => SqlType::TIMESTAMP,
-        _ => return None,
+        _ => {
+            let elements = [
+                (Type::BOOL_ARRAY, SqlType::Boolean),
+                (Type::INT4_ARRAY, SqlType::Int),
+                (Type::INT8_ARRAY, SqlType::BigInt),
+                (Type::FLOAT8_ARRAY, SqlType::Double),
+                (Type::NUMERIC_ARRAY, SqlType::NUMERIC),
+                (Type::TEXT_ARRAY, SqlType::Text),
+                (Type::VARCHAR_ARRAY, SqlType::Text),
+                (Type::TIMESTAMP_ARRAY, SqlType::TIMESTAMP),
+            ];
+            let (_, element) = elements.into_iter().find(|(array, _)| array == ty)?;
+            SqlType::Array(Box::new(element))
+        }
     })
+}
+
+/// Whether values of this type can be sent in binary form: arrays whose elements differ in length have none.
+fn has_binary_form(ty: &SqlType) -> bool {
+    match ty {
+        SqlType::Row(fields) => fields.iter().all(|(_, field)| has_binary_form(field)),
+        SqlType::Array(element) => !matches!(element.as_ref(), SqlType::Array(_)) && has_binary_form(element),
+        _ => true,
+    }
 }
 
 /// The description of a result's columns.
@@ -57,14 +95,13 @@ pub fn fields(columns: &[Column], format: &Format) -> Vec<FieldInfo> {
                 Format::Individual(formats) => formats.get(at).map_or(FieldFormat::Text, |code| FieldFormat::from(*code)),
                 other => other.format_for(at),
             };
-            // A row has no binary form that a client could take apart without knowing its type.
-            let format = if matches!(column.ty, SqlType::Row(_)) { FieldFormat::Text } else { format };
+            let format = if has_binary_form(&column.ty) { format } else { FieldFormat::Text };
             let (size, modifier) = match &column.ty {
                 SqlType::Boolean => (1, -1),
                 SqlType::Int => (4, -1),
                 SqlType::BigInt | SqlType::Double => (8, -1),
                 SqlType::Numeric { precision, scale } => (-1, ((i32::from(*precision) << 16) | i32::from(*scale)) + 4),
-                SqlType::Text | SqlType::Row(_) => (-1, -1),
+                SqlType::Text | SqlType::Row(_) | SqlType::Array(_) => (-1, -1),
                 SqlType::Timestamp { precision: 6 } => (8, -1),
                 SqlType::Timestamp { precision } => (8, i32::from(*precision)),
             };
@@ -135,6 +172,7 @@ pub fn write_text(out: &mut String, column: &ArrayRef, row: usize) -> Result<()>
             text::write_interval(out, column.as_primitive::<IntervalMonthDayNanoType>().value(row))
         }
         DataType::Struct(_) => return write_row(out, column, row),
+        DataType::List(_) => return write_array(out, column, row),
         other => return Err(unsupported(other)),
     };
     written.map_err(|_| Error::internal("a value could not be written"))
@@ -153,22 +191,69 @@ fn write_row(out: &mut String, column: &ArrayRef, row: usize) -> Result<()> {
         }
         value.clear();
         write_text(&mut value, field, row)?;
-        let quoted = value.is_empty() || value.contains(|c: char| c.is_whitespace() || matches!(c, '(' | ')' | ',' | '"' | '\\'));
-        if quoted {
-            out.push('"');
-            for c in value.chars() {
-                if matches!(c, '"' | '\\') {
-                    out.push(c);
-                }
-                out.push(c);
-            }
-            out.push('"');
-        } else {
-            out.push_str(&value);
-        }
+        nested::write_field(out, &value).map_err(|_| Error::internal("a value could not be written"))?;
     }
     out.push(')');
     Ok(())
+}
+
+/// An array: `{1,NULL,"text, quoted"}`.
+fn write_array(out: &mut String, column: &ArrayRef, row: usize) -> Result<()> {
+    out.push('{');
+    let elements = column.as_list::<i32>().value(row);
+    let is_array = matches!(elements.data_type(), DataType::List(_));
+    let mut value = String::new();
+    for at in 0..elements.len() {
+        if at > 0 {
+            out.push(',');
+        }
+        if elements.is_null(at) {
+            out.push_str("NULL");
+            continue;
+        }
+        value.clear();
+        write_text(&mut value, &elements, at)?;
+        if is_array {
+            out.push_str(&value);
+        } else {
+            nested::write_element(out, &value).map_err(|_| Error::internal("a value could not be written"))?;
+        }
+    }
+    out.push('}');
+    Ok(())
+}
+
+/// An array's binary form: dimensions, whether there are NULLs, the elements' type, their number and lower bound, and each with its length.
+fn array_to_binary(column: &ArrayRef, row: usize) -> Result<BytesMut> {
+    let elements = column.as_list::<i32>().value(row);
+    let ty = SqlType::from_arrow(elements.data_type()).filter(has_binary_form).ok_or_else(|| unsupported(column.data_type()))?;
+    let mut bytes = BytesMut::new();
+    bytes.put_i32(i32::from(!elements.is_empty()));
+    bytes.put_i32(i32::from(elements.null_count() > 0));
+    bytes.put_u32(wire_type(&ty).oid());
+    if !elements.is_empty() {
+        bytes.put_i32(elements.len() as i32);
+        bytes.put_i32(1);
+    }
+    let mut scratch = String::new();
+    for at in 0..elements.len() {
+        put(&mut bytes, &elements, at, FieldFormat::Binary, &mut scratch)?;
+    }
+    Ok(bytes)
+}
+
+/// A row's binary form: the number of its fields, and of each its type and its value with its length.
+fn row_to_binary(column: &ArrayRef, row: usize) -> Result<BytesMut> {
+    let fields = column.as_struct().columns();
+    let mut bytes = BytesMut::new();
+    bytes.put_i32(fields.len() as i32);
+    let mut scratch = String::new();
+    for field in fields {
+        let ty = SqlType::from_arrow(field.data_type()).ok_or_else(|| unsupported(field.data_type()))?;
+        bytes.put_u32(wire_type(&ty).oid());
+        put(&mut bytes, field, row, FieldFormat::Binary, &mut scratch)?;
+    }
+    Ok(bytes)
 }
 
 fn put_binary(out: &mut BytesMut, column: &ArrayRef, row: usize) -> Result<()> {
@@ -199,10 +284,13 @@ fn put_binary(out: &mut BytesMut, column: &ArrayRef, row: usize) -> Result<()> {
             let us = column.as_primitive::<TimestampNanosecondType>().value(row).div_euclid(1000);
             bytes(out, &(us - Y2000_US).to_be_bytes());
         }
+        DataType::List(_) => {
+            let value = array_to_binary(column, row)?;
+            bytes(out, &value);
+        }
         DataType::Struct(_) => {
-            let mut value = String::new();
-            write_row(&mut value, column, row)?;
-            bytes(out, value.as_bytes());
+            let value = row_to_binary(column, row)?;
+            bytes(out, &value);
         }
         other => return Err(unsupported(other)),
     }
@@ -327,13 +415,7 @@ pub fn parameters<S>(portal: &Portal<S>, types: &[SqlType]) -> Result<Vec<Scalar
         .map(|(at, (value, ty))| match value {
             None => ScalarValue::try_from(&ty.to_arrow()).map_err(|e| Error::internal(e.to_string())),
             Some(bytes) if formats.is_binary(at) => from_binary(bytes, ty, declared.get(at).and_then(Option::as_ref)),
-            Some(bytes) => {
-                let text = std::str::from_utf8(bytes).map_err(|_| {
-                    let code = SqlState::parse("22021").unwrap_or(SqlState::DATA_EXCEPTION);
-                    Error::new(code, "invalid byte sequence for encoding \"UTF8\"")
-                })?;
-                from_text(text, ty)
-            }
+            Some(bytes) => from_text(text::from_bytes(bytes)?, ty),
         })
         .collect()
 }
@@ -349,6 +431,10 @@ fn from_text(value: &str, ty: &SqlType) -> Result<ScalarValue> {
         }
         SqlType::Text => ScalarValue::Utf8(Some(value.to_string())),
         SqlType::Timestamp { precision } => ScalarValue::TimestampMicrosecond(Some(text::parse_timestamp(value, *precision)?), None),
+        SqlType::Array(element) => {
+            let arrays = nested::arrays_from_text(&StringArray::from(vec![value]), element)?;
+            ScalarValue::try_from_array(&arrays, 0).map_err(|e| Error::internal(e.to_string()))?
+        }
         SqlType::Row(_) => return Err(Error::unsupported("parameters that are rows are not supported")),
     })
 }
@@ -381,17 +467,56 @@ fn from_binary(bytes: &[u8], ty: &SqlType, declared: Option<&Type>) -> Result<Sc
             }
         },
         SqlType::Numeric { .. } => return from_text(&numeric_from_binary(bytes)?, ty),
-        SqlType::Text => match std::str::from_utf8(bytes) {
-            Ok(value) => ScalarValue::Utf8(Some(value.to_string())),
-            Err(_) => return Err(invalid_binary("text")),
-        },
+        SqlType::Text => ScalarValue::Utf8(Some(text::from_bytes(bytes)?.to_string())),
         SqlType::Timestamp { precision } => {
             let us =
                 integer()?.checked_add(Y2000_US).ok_or_else(|| Error::new(SqlState::DATETIME_FIELD_OVERFLOW, "timestamp out of range"))?;
             ScalarValue::TimestampMicrosecond(Some(text::round_timestamp(us, *precision)), None)
         }
+        SqlType::Array(element) => array_from_binary(bytes, element)?,
         SqlType::Row(_) => return Err(Error::unsupported("parameters that are rows are not supported")),
     })
+}
+
+/// The array that [`array_to_binary`] sends. Errors with `22P03` for bytes that are none, `0A000` for more than one dimension.
+fn array_from_binary(bytes: &[u8], element: &SqlType) -> Result<ScalarValue> {
+    let wrong = || invalid_binary("array");
+    let mut rest = bytes;
+    let mut word = || -> Result<i32> {
+        let (word, tail) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
+        rest = tail;
+        Ok(i32::from_be_bytes(*word))
+    };
+    let (dimensions, _has_nulls, _element_type) = (word()?, word()?, word()?);
+    let count = match dimensions {
+        0 => 0,
+        1 => {
+            let (count, _lower_bound) = (word()?, word()?);
+            usize::try_from(count).map_err(|_| wrong())?
+        }
+        _ => return Err(Error::unsupported("parameters that are arrays of more than one dimension are not supported")),
+    };
+    // Each element takes a length at least.
+    if count > rest.len() / 4 {
+        return Err(wrong());
+    }
+    let mut values = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (length, tail) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
+        let length = i32::from_be_bytes(*length);
+        if length < 0 {
+            rest = tail;
+            values.push(ScalarValue::try_from(&element.to_arrow()).map_err(|e| Error::internal(e.to_string()))?);
+            continue;
+        }
+        let (value, tail) = tail.split_at_checked(length as usize).ok_or_else(wrong)?;
+        rest = tail;
+        values.push(from_binary(value, element, None)?);
+    }
+    if !rest.is_empty() {
+        return Err(wrong());
+    }
+    Ok(ScalarValue::List(ScalarValue::new_list_nullable(&values, &element.to_arrow())))
 }
 
 #[cfg(test)]
@@ -414,6 +539,39 @@ mod tests {
             let expected: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
             assert_eq!(numeric_to_binary(*value, *scale), expected, "{value} scale {scale}");
         }
+    }
+
+    #[test]
+    fn arrays_are_as_postgresql_sends_them() {
+        let element = SqlType::Int;
+        let array = |text: &str| from_text(text, &SqlType::Array(Box::new(element.clone()))).unwrap();
+        let sent = |text: &str| array_to_binary(&array(text).to_array().unwrap(), 0).unwrap().to_vec();
+        let words = |words: &[i32]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+        // `array_send` of PostgreSQL 15.
+        assert_eq!(sent("{7,NULL}"), words(&[1, 1, 23, 2, 1, 4, 7, -1]));
+        assert_eq!(sent("{}"), words(&[0, 0, 23]));
+        for text in ["{7,NULL,-1}", "{}"] {
+            assert_eq!(array_from_binary(&sent(text), &element).unwrap(), array(text));
+        }
+        for wrong in [&words(&[1, 0, 23, 2, 1, 4, 7])[..], &words(&[1, 0, 23, -1, 1]), &words(&[0, 0]), &words(&[0, 0, 23, 1])] {
+            assert_eq!(array_from_binary(wrong, &element).unwrap_err().code().as_str(), "22P03");
+        }
+        let two_dimensions = words(&[2, 0, 23, 1, 1, 1, 1, 4, 7]);
+        assert_eq!(array_from_binary(&two_dimensions, &element).unwrap_err().code().as_str(), "0A000");
+    }
+
+    #[test]
+    fn rows_are_as_postgresql_sends_them() {
+        use arrow::array::{Int32Array, Int64Array, StructArray};
+        use arrow::datatypes::Field;
+        let field = |name: &str, array: ArrayRef| (std::sync::Arc::new(Field::new(name, array.data_type().clone(), true)), array);
+        let text = from_text("Zoë", &SqlType::Text).unwrap().to_array().unwrap();
+        let numbers: [ArrayRef; 2] = [std::sync::Arc::new(Int32Array::from(vec![7])), std::sync::Arc::new(Int64Array::from(vec![None]))];
+        let [int, none] = numbers;
+        let row: ArrayRef = std::sync::Arc::new(StructArray::from(vec![field("a", int), field("b", text), field("c", none)]));
+        // `record_send` of PostgreSQL 15, for ROW(7, 'Zoë', NULL::bigint).
+        let sent = b"\0\0\0\x03\0\0\0\x17\0\0\0\x04\0\0\0\x07\0\0\0\x19\0\0\0\x04Zo\xc3\xab\0\0\0\x14\xff\xff\xff\xff";
+        assert_eq!(row_to_binary(&row, 0).unwrap(), sent[..]);
     }
 
     #[test]

@@ -6,6 +6,9 @@
 //!                                                                          └─▶ ddl  (CREATE, DROP, ALTER)
 //! ```
 
+mod alter;
+mod alter_sink;
+mod connection;
 pub mod ddl;
 pub mod dml;
 pub mod encode;
@@ -13,6 +16,7 @@ mod explain;
 mod guarded;
 mod interrupts;
 pub mod lookup;
+mod messages;
 pub mod pg;
 pub mod pg_catalog;
 

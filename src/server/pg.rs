@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use datafusion::common::ScalarValue;
@@ -21,11 +22,12 @@ use pgwire::api::results::{DescribePortalResponse, DescribeStatementResponse, Fi
 use pgwire::api::stmt::{QueryParser, StoredStatement};
 use pgwire::api::store::PortalStore;
 use pgwire::api::{
-    ClientInfo, ClientPortalStore, PgWireConnectionState, PgWireServerHandlers, PidSecretKeyGenerator, RandomPidSecretKeyGenerator, Type,
+    ClientInfo, ClientPortalStore, DEFAULT_NAME, PgWireConnectionState, PidSecretKeyGenerator, RandomPidSecretKeyGenerator, Type,
 };
 use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
 use pgwire::messages::cancel::CancelRequest;
 use pgwire::messages::data::RowDescription;
+use pgwire::messages::extendedquery::Sync as WireSync;
 use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus as WireStatus};
 use pgwire::messages::simplequery::Query;
 use pgwire::messages::startup::SecretKey;
@@ -38,7 +40,7 @@ use weir_sql::statement::{Parsed, Statement};
 use super::encode;
 use super::pg_catalog::{PgCatalog, SessionFacts};
 use super::query::QueryRunner;
-use super::session::{Notice, Reply, RowStream, Session, TransactionStatus};
+use super::session::{Notice, Reply, RowStream, Session, TransactionStatus, runs_alone};
 use crate::job::Engine;
 use crate::operators::error::from_datafusion;
 
@@ -75,9 +77,13 @@ pub async fn serve(listener: TcpListener, engine: Arc<Engine>) -> Result<()> {
         let shared = shared.clone();
         tokio::spawn(async move {
             let session = Session::new(shared.engine.clone(), shared.runner.clone());
-            let connection =
-                Arc::new(Connection { session: tokio::sync::Mutex::new(session), cancel: watch::Sender::new(0), shared: shared.clone() });
-            if let Err(error) = pgwire::tokio::process_socket(socket, None, Handlers(ConnectionRef(connection.clone()))).await {
+            let connection = Arc::new(Connection {
+                session: tokio::sync::Mutex::new(session),
+                cancel: watch::Sender::new(0),
+                is_followed: AtomicBool::new(false),
+                shared: shared.clone(),
+            });
+            if let Err(error) = super::connection::serve(socket, &ConnectionRef(connection.clone())).await {
                 tracing::debug!(%error, "a connection ended");
             }
             shared.connections.lock().retain(|(_, _, known)| !Arc::ptr_eq(known, &connection));
@@ -100,6 +106,8 @@ struct Connection {
     session: tokio::sync::Mutex<Session>,
     /// Counts cancel requests.
     cancel: watch::Sender<u64>,
+    /// Whether something comes after the Execute under way and before the next Sync.
+    is_followed: AtomicBool,
     shared: Arc<Shared>,
 }
 
@@ -107,20 +115,16 @@ struct Connection {
 #[derive(Clone)]
 pub struct ConnectionRef(Arc<Connection>);
 
-struct Handlers(ConnectionRef);
+impl ConnectionRef {
+    /// Says whether something comes after the Execute that comes now and before the next Sync.
+    pub(super) fn set_followed(&self, is_followed: bool) {
+        self.0.is_followed.store(is_followed, Ordering::Relaxed);
+    }
 
-impl PgWireServerHandlers for Handlers {
-    fn simple_query_handler(&self) -> Arc<impl SimpleQueryHandler> {
-        Arc::new(self.0.clone())
-    }
-    fn extended_query_handler(&self) -> Arc<impl ExtendedQueryHandler> {
-        Arc::new(self.0.clone())
-    }
-    fn startup_handler(&self) -> Arc<impl StartupHandler> {
-        Arc::new(self.0.clone())
-    }
-    fn cancel_handler(&self) -> Arc<impl CancelHandler> {
-        Arc::new(self.0.clone())
+    /// The message under way has failed, and with it the block that it stands in. Returns where the session stands now.
+    pub(super) async fn fail_block(&self) -> WireStatus {
+        self.0.session.lock().await.fail_block();
+        self.0.wire_status().await
     }
 }
 
@@ -194,6 +198,29 @@ fn canceled() -> Error {
 }
 
 impl Connection {
+    /// Runs a statement of the extended protocol.
+    async fn execute_extended(&self, parsed: &Parsed, parameters: Vec<ScalarValue>, canceling: &mut watch::Receiver<u64>) -> Result<Reply> {
+        let is_followed = self.is_followed.load(Ordering::Relaxed);
+        self.session.lock().await.enter_pipeline(&parsed.statement, is_followed)?;
+        self.execute(parsed, parameters, canceling).await
+    }
+
+    /// A Sync has come, or what stands for one. Cancel requests of before were for the statements.
+    async fn end_pipeline(&self) -> Result<()> {
+        let mut canceling = self.cancel.subscribe();
+        let mut session = self.session.lock().await;
+        if !session.is_in_pipeline() {
+            return Ok(());
+        }
+        let interrupts = session.interrupts();
+        let interrupt = async { drop(canceling.changed().await) };
+        let ended = interrupts.run_until(session.end_pipeline(), interrupt).await;
+        ended.unwrap_or_else(|| {
+            session.abandon_block();
+            Err(canceled())
+        })
+    }
+
     /// Runs a statement; a cancel request that comes meanwhile ends it.
     async fn execute(&self, parsed: &Parsed, parameters: Vec<ScalarValue>, canceling: &mut watch::Receiver<u64>) -> Result<Reply> {
         let mut session = self.session.lock().await;
@@ -247,7 +274,7 @@ impl Connection {
         let control = |statement| Parsed { statement, text: String::new(), offset: 0 };
         let mut canceling = self.cancel.subscribe();
         if implicit {
-            self.execute(&control(Statement::Begin), Vec::new(), &mut canceling).await.map_err(wire_error)?;
+            self.execute(&control(Statement::Begin("BEGIN")), Vec::new(), &mut canceling).await.map_err(wire_error)?;
         }
         let mut result = Ok(());
         for parsed in &statements {
@@ -386,18 +413,9 @@ fn creates_job(statement: &Statement) -> bool {
 /// Whether a statement can be a part of a transaction that its message makes; `creates` says that the message starts jobs.
 fn fits_transaction(statement: &Statement, creates: bool) -> bool {
     match statement {
-        Statement::Begin
-        | Statement::Commit
-        | Statement::Rollback
-        | Statement::Flush
-        | Statement::Checkpoint
-        | Statement::Resume(_)
-        | Statement::CreateSavepoint { .. }
-        | Statement::DropSavepoint { .. }
-        | Statement::StopWithSavepoint { .. }
-        | Statement::AlterMaterializedView { .. } => false,
+        Statement::Begin(_) | Statement::Commit | Statement::Rollback => false,
         Statement::Query(_) => !creates,
-        _ => true,
+        statement => runs_alone(statement).is_none(),
     }
 }
 
@@ -410,12 +428,14 @@ fn moved(error: Error, offset: usize) -> Error {
 }
 
 /// An error as the protocol has it.
-fn wire_error(error: Error) -> PgWireError {
+pub(super) fn wire_error(error: Error) -> PgWireError {
     PgWireError::UserError(Box::new(error_info("ERROR", &error)))
 }
 
-fn error_info(severity: &str, error: &Error) -> ErrorInfo {
+/// An error or a notice as the protocol has it.
+pub(super) fn error_info(severity: &str, error: &Error) -> ErrorInfo {
     let mut info = ErrorInfo::new(severity.to_string(), error.code().as_str().to_string(), error.message().to_string());
+    info.severity_nonlocalized = Some(severity.to_string());
     info.detail = error.detail().map(str::to_string);
     info.hint = error.hint().map(str::to_string);
     info.position = error.position().map(|position| position.to_string());
@@ -433,6 +453,8 @@ impl SimpleQueryHandler for ConnectionRef {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         client.set_state(PgWireConnectionState::QueryInProgress);
+        // A pipeline without its Sync.
+        self.0.end_pipeline().await.map_err(wire_error)?;
         let result = self.0.run_script(client, &query.query).await;
         let status = self.0.wire_status().await;
         client.set_transaction_status(status);
@@ -468,18 +490,30 @@ enum PreparedStatement {
     Catalog(Arc<str>),
 }
 
+impl Prepared {
+    /// The wire types of its parameters. Arrays of whole numbers that the system catalog is asked for are of OIDs.
+    fn wire_parameters(&self) -> Vec<Type> {
+        let of_catalog = matches!(self.statement, PreparedStatement::Catalog(_));
+        let wire_type = |ty: &SqlType| match encode::wire_type(ty) {
+            Type::INT4_ARRAY if of_catalog => Type::OID_ARRAY,
+            other => other,
+        };
+        self.parameters.iter().map(wire_type).collect()
+    }
+}
+
 /// Prepares statements on a connection's session.
 pub struct Parser(Arc<Connection>);
 
 /// What a statement needs and gives; `None` for no statement.
-fn prepare(session: &Session, sql: &str, types: &[Option<Type>]) -> Result<Option<Prepared>> {
+async fn prepare(session: &mut Session, sql: &str, types: &[Option<Type>]) -> Result<Option<Prepared>> {
     let mut statements = weir_sql::parser::parse(sql)?;
     if statements.len() > 1 {
         return Err(Error::new(SqlState::SYNTAX_ERROR, "cannot insert multiple commands into a prepared statement"));
     }
     let Some(parsed) = statements.pop() else { return Ok(None) };
     let types = types.iter().map(|ty| ty.as_ref().and_then(encode::sql_type)).collect();
-    let (parameters, columns) = session.describe(&parsed, types).map_err(|error| moved(error, parsed.offset))?;
+    let (parameters, columns) = session.describe(&parsed, types).await.map_err(|error| moved(error, parsed.offset))?;
     Ok(Some(Prepared { statement: PreparedStatement::Session(Arc::new(parsed)), parameters, columns }))
 }
 
@@ -503,7 +537,10 @@ impl QueryParser for Parser {
             return prepared.map(Some).map_err(wire_error);
         }
         let mut session = self.0.session.lock().await;
-        let prepared = prepare(&session, sql, types);
+        // As running it, preparing a statement may wait: for the checkpoint of a job whose state it reads.
+        let (mut canceling, interrupts) = (self.0.cancel.subscribe(), session.interrupts());
+        let interrupt = async { drop(canceling.changed().await) };
+        let prepared = interrupts.run_until(prepare(&mut session, sql, types), interrupt).await.unwrap_or_else(|| Err(canceled()));
         if prepared.is_err() {
             session.fail_block();
         }
@@ -511,7 +548,7 @@ impl QueryParser for Parser {
     }
 
     fn get_parameter_types(&self, statement: &Prepared) -> PgWireResult<Vec<Type>> {
-        Ok(statement.parameters.iter().map(encode::wire_type).collect())
+        Ok(statement.wire_parameters())
     }
 
     fn get_result_schema(&self, statement: &Prepared, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
@@ -536,8 +573,7 @@ impl ExtendedQueryHandler for ConnectionRef {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let statement = &target.statement;
-        let parameters = statement.parameters.iter().map(encode::wire_type).collect();
-        Ok(DescribeStatementResponse::new(parameters, encode::fields(&statement.columns, &Format::UnifiedText)))
+        Ok(DescribeStatementResponse::new(statement.wire_parameters(), encode::fields(&statement.columns, &Format::UnifiedText)))
     }
 
     async fn do_describe_portal<C>(&self, _client: &mut C, target: &Portal<Prepared>) -> PgWireResult<DescribePortalResponse>
@@ -549,6 +585,26 @@ impl ExtendedQueryHandler for ConnectionRef {
     {
         check_formats(target)?;
         Ok(DescribePortalResponse::new(encode::fields(&target.statement.statement.columns, &target.result_column_format)))
+    }
+
+    /// What was done since the last Sync is one transaction, unless it stands in a block, and ends here.
+    async fn on_sync<C>(&self, client: &mut C, _message: WireSync) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        client.portal_store().rm_portal(DEFAULT_NAME);
+        let ended = self.0.end_pipeline().await;
+        self.0.send_notices(client).await?;
+        if let Err(error) = ended {
+            client.feed(PgWireBackendMessage::ErrorResponse(error_info("ERROR", &error).into())).await?;
+        }
+        let status = self.0.wire_status().await;
+        client.set_transaction_status(status);
+        client.set_state(PgWireConnectionState::ReadyForQuery);
+        send_ready_for_query(client, status).await
     }
 
     async fn do_query<C>(&self, client: &mut C, portal: &Portal<Prepared>, _max_rows: usize) -> PgWireResult<Response>
@@ -569,7 +625,7 @@ impl ExtendedQueryHandler for ConnectionRef {
         };
         let mut canceling = self.0.cancel.subscribe();
         let reply = match &statement.statement {
-            PreparedStatement::Session(parsed) => self.0.execute(parsed, parameters, &mut canceling).await,
+            PreparedStatement::Session(parsed) => self.0.execute_extended(parsed, parameters, &mut canceling).await,
             PreparedStatement::Catalog(sql) => {
                 let (catalog, facts) = self.0.catalog_facts(client).await;
                 let answer = self.0.shared.pg_catalog.with_session(facts).try_query_with(sql, &parameters, &catalog).await;
@@ -585,7 +641,7 @@ impl ExtendedQueryHandler for ConnectionRef {
         self.0.send_notices(client).await?;
         match reply.map_err(wire_error)? {
             Reply::Command(tag) => Ok(match tag.as_str() {
-                "BEGIN" => Response::TransactionStart(Tag::new(&tag)),
+                "BEGIN" | "START TRANSACTION" => Response::TransactionStart(Tag::new(&tag)),
                 "COMMIT" | "ROLLBACK" => Response::TransactionEnd(Tag::new(&tag)),
                 _ => Response::Execution(Tag::new(&tag)),
             }),

@@ -19,11 +19,15 @@ use datafusion::execution::memory_pool::{FairSpillPool, MemoryConsumer, MemoryLi
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, TaskContext};
-use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown, TableScan, TableType};
+use datafusion::logical_expr::{Expr, LogicalPlan, Operator, TableProviderFilterPushDown, TableScan, TableType};
+use datafusion::physical_expr::expressions::{BinaryExpr, Column, Literal, NotExpr};
+use datafusion::physical_expr_common::physical_expr::PhysicalExpr;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_optimizer::projection_pushdown::ProjectionPushdown;
 use datafusion::physical_plan::coop::CooperativeExec;
+use datafusion::physical_plan::filter::{FilterExec, FilterExecBuilder};
 use datafusion::physical_plan::projection::remove_unnecessary_projections;
 use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
@@ -31,6 +35,7 @@ use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
 use futures::StreamExt;
 use tokio::runtime::{Builder, Runtime};
+use weir_catalog::object::schema_of;
 use weir_catalog::{ChangelogMode, ConnectorTable, Error, JobKind, Object, ObjectId, Result, SqlState, StoredTable};
 use weir_sql::binder::{CatalogSource, SystemSource, optimize_batch};
 
@@ -44,8 +49,8 @@ use crate::operators::error::{from_arrow, from_datafusion};
 use crate::operators::materialize::{RowLayout, RowReader};
 use crate::seams::files::FilesRef;
 use crate::seams::spawn::{JoinHandle, Spawner};
-use crate::sources::SourceEvent;
 use crate::sources::file::dead_letters;
+use crate::sources::{SourceEvent, connector};
 use crate::state::StateSnapshot;
 use crate::state::memory_pool::Charge;
 
@@ -156,6 +161,50 @@ impl PhysicalOptimizerRule for FewerProjections {
     }
 }
 
+/// Filters without the equalities of a column with something computed. DataFusion takes both sides for one sort key, and does not find it again behind a
+/// projection that passes only the column on: a plan with a window is refused then. From `NOT (a <> b)` it draws no such conclusion.
+#[derive(Debug)]
+struct OpaqueEqualities;
+
+impl OpaqueEqualities {
+    fn hidden(expr: Arc<dyn PhysicalExpr>) -> DataFusionResult<Transformed<Arc<dyn PhysicalExpr>>> {
+        let Some(binary) = expr.downcast_ref::<BinaryExpr>().filter(|binary| *binary.op() == Operator::Eq) else {
+            return Ok(Transformed::no(expr));
+        };
+        let plain = |side: &Arc<dyn PhysicalExpr>| side.downcast_ref::<Column>().is_some();
+        let constant = |side: &Arc<dyn PhysicalExpr>| side.downcast_ref::<Literal>().is_some();
+        let (left, right) = (binary.left(), binary.right());
+        if plain(left) && plain(right) || constant(left) || constant(right) {
+            return Ok(Transformed::no(expr));
+        }
+        let differ: Arc<dyn PhysicalExpr> = Arc::new(BinaryExpr::new(left.clone(), Operator::NotEq, right.clone()));
+        Ok(Transformed::yes(Arc::new(NotExpr::new(differ))))
+    }
+}
+
+impl PhysicalOptimizerRule for OpaqueEqualities {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _config: &ConfigOptions) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
+        let opaque = plan.transform_up(|node| {
+            let Some(filter) = node.downcast_ref::<FilterExec>() else { return Ok(Transformed::no(node)) };
+            let predicate = filter.predicate().clone().transform_down(OpaqueEqualities::hidden)?;
+            if !predicate.transformed {
+                return Ok(Transformed::no(node));
+            }
+            let filter = FilterExecBuilder::from(filter).with_predicate(predicate.data).build()?;
+            Ok(Transformed::yes(Arc::new(filter) as Arc<dyn ExecutionPlan>))
+        });
+        opaque.map(|opaque| opaque.data)
+    }
+
+    fn name(&self) -> &str {
+        "OpaqueEqualities"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
 /// Ends a task with what waits for it.
 struct Waited<T>(JoinHandle<T>);
 
@@ -180,7 +229,9 @@ impl QueryRunner {
     pub fn new(engine: Arc<Engine>) -> Result<QueryRunner> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         // Dealing a scan's batches out in turn has shown two readers of one partition under nested cross joins; what is grouped or joined is dealt out by hash.
-        let config = SessionConfig::new().with_target_partitions(cores).with_batch_size(SCAN_ROWS).with_round_robin_repartition(false);
+        let mut config = SessionConfig::new().with_target_partitions(cores).with_batch_size(SCAN_ROWS).with_round_robin_repartition(false);
+        // A logical plan knows that `a IS TRUE` is never NULL, a physical one does not; that is no error.
+        config.options_mut().execution.skip_physical_aggregate_schema_check = true;
         let runtime = RuntimeEnvBuilder::new()
             .with_memory_pool(Arc::new(QueryMemory {
                 queries: FairSpillPool::new(engine.settings().memory / QUERY_SHARE),
@@ -188,9 +239,13 @@ impl QueryRunner {
             }))
             .build_arc()
             .map_err(from_datafusion)?;
-        let rules = PhysicalOptimizer::new().rules.into_iter().map(|rule| -> Arc<dyn PhysicalOptimizerRule + Send + Sync> {
+        // What moves filters once more, after the optimiser of logical plans, makes one of two that stand one over the other: the upper one then fails on rows
+        // that the lower one drops. No source of ours takes filters from it.
+        let rules = PhysicalOptimizer::new().rules.into_iter().filter(|rule| rule.name() != FilterPushdown::new().name());
+        let rules = rules.map(|rule| -> Arc<dyn PhysicalOptimizerRule + Send + Sync> {
             if rule.name() == ProjectionPushdown::new().name() { Arc::new(FewerProjections) } else { rule }
         });
+        let rules = std::iter::once(Arc::new(OpaqueEqualities) as Arc<dyn PhysicalOptimizerRule + Send + Sync>).chain(rules);
         let state = SessionStateBuilder::new()
             .with_config(config)
             .with_runtime_env(runtime)
@@ -225,6 +280,9 @@ impl QueryRunner {
 
     /// Runs `plan` over `cut`, on threads of its own; dropping what this returns ends it.
     pub async fn run(&self, plan: &LogicalPlan, cut: &ReadCut, system: &SystemTables) -> Result<SendableRecordBatchStream> {
+        if scans_system_views(plan)? {
+            self.engine.show().await;
+        }
         let plan = self.connect(plan.clone(), cut, system)?;
         let runner = self.clone();
         let mut started = Waited(self.threads.spawner()?.spawn(async move { runner.start(plan).await }));
@@ -331,6 +389,16 @@ fn cooperative(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
 
 fn external(error: Error) -> DataFusionError {
     DataFusionError::External(Box::new(error))
+}
+
+fn scans_system_views(plan: &LogicalPlan) -> Result<bool> {
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        found |= matches!(node, LogicalPlan::TableScan(scan) if (scan.source.as_ref() as &dyn Any).is::<SystemSource>());
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })
+    .map_err(from_datafusion)?;
+    Ok(found)
 }
 
 /// The tables and views that `plan` scans, subqueries included.
@@ -502,8 +570,10 @@ struct ConnectorPart {
 impl Part for ConnectorPart {
     fn read(&self, projection: &[usize], _keys: &KeyFilter, each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
         let context = crate::sources::SourceContext::default();
-        let mut sources = crate::sources::connector::open_sources(&self.table, projection, 1, None, &context)?;
+        let mut sources = connector::open_sources(&self.table, projection, 1, None, &context)?;
         let source = sources.first_mut().ok_or_else(|| Error::internal("a connector table has no source"))?;
+        let waits = connector::waits_for_others(&self.table)?;
+        let none = RecordBatch::new_empty(Arc::new(schema_of(&self.table.columns).project(projection).map_err(from_arrow)?));
         // A bounded read waits for no rate: between the first poll, from which rates count, and the next the whole of time passes.
         let mut now_us = i64::MIN;
         loop {
@@ -517,6 +587,13 @@ impl Part for ConnectorPart {
                 }
                 SourceEvent::End => return Ok(()),
                 SourceEvent::Wait(_) if first => {}
+                SourceEvent::Wait(us) if waits => {
+                    // Whoever asked may have gone meanwhile: no rows tell that as well as rows do.
+                    if !each(none.clone()) {
+                        return Ok(());
+                    }
+                    std::thread::sleep(Duration::from_micros(us));
+                }
                 SourceEvent::Wait(_) => return Err(Error::internal("a bounded source waits although all time has passed")),
             }
         }

@@ -1,22 +1,22 @@
 //! Statements on savepoints, and on jobs that begin from one or that change their query.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use weir_catalog::{Catalog, CatalogChange, Error, Job, JobKind, JobOrigin, Object, Result, SqlState};
+use weir_catalog::{Catalog, CatalogChange, Error, Job, JobOrigin, Object, Result, SqlState};
 use weir_sql::statement::{FromSavepoint, Parsed, SavepointSource};
 
 use super::session::{Reply, Session};
 use super::system::text_rows;
+use crate::checkpoint::Place;
 use crate::job::engine::NewJob;
-use crate::job::savepoints::{UPGRADE_PREFIX, folder_of};
 use crate::job::upgrade::StatePlan;
+use crate::seams::spawn::Spawner;
 use weir_sql::functions::text::write_timestamp;
 
 /// The columns of DESCRIBE SAVEPOINT.
 pub(super) const STATE_COLUMNS: &[&str] = &["uid", "state", "operator", "key", "value", "rows", "bytes", "key_groups"];
 /// The columns of EXPLAIN where it says what becomes of state.
-pub(super) const VERDICT_COLUMNS: &[&str] = &["uid", "operator", "verdict", "reason", "rows", "bytes"];
+pub(super) const VERDICT_COLUMNS: &[&str] = &["uid", "operator", "verdict", "reason", "rows", "bytes", "job"];
 /// The columns of SHOW SAVEPOINTS.
 pub(super) const SAVEPOINT_COLUMNS: &[&str] = &["name", "job", "created", "bytes", "pinned_bytes", "location", "error"];
 
@@ -27,15 +27,20 @@ fn created_text(created_us: i64) -> String {
     text
 }
 
+/// Whether `error` leaves open what became of a commit.
+fn is_unknown(error: &Error) -> bool {
+    [SqlState::IO_ERROR, SqlState::DISK_FULL, SqlState::INTERNAL_ERROR, SqlState::ADMIN_SHUTDOWN].contains(error.code())
+}
+
 impl Session {
-    fn outside_block(&self, statement: &str) -> Result<()> {
+    pub(super) fn outside_block(&self, statement: &str) -> Result<()> {
         if self.block.is_none() {
             return Ok(());
         }
         Err(Error::new(SqlState::ACTIVE_SQL_TRANSACTION, format!("{statement} cannot run inside a transaction block")))
     }
 
-    fn job(&self, catalog: &Catalog, name: &str) -> Result<Arc<Job>> {
+    pub(super) fn job(&self, catalog: &Catalog, name: &str) -> Result<Arc<Job>> {
         match catalog.get(name).map(Arc::as_ref) {
             Some(Object::Job(job)) => Ok(Arc::new(job.clone())),
             Some(object) => Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{name}\" is a {}, not a job", object.kind()))
@@ -48,8 +53,8 @@ impl Session {
     pub(super) async fn create_savepoint(&mut self, name: &str, job: &str, location: Option<&str>) -> Result<Reply> {
         self.outside_block("CREATE SAVEPOINT")?;
         let job = self.job(&self.catalog(), job)?;
-        let location = location.map(folder_of).transpose()?;
-        self.engine.create_savepoint(name, &job, location).await?;
+        let place = location.map(Place::parse).transpose()?;
+        self.engine.create_savepoint(name, &job, place).await?;
         Ok(Reply::Command("CREATE SAVEPOINT".into()))
     }
 
@@ -60,21 +65,34 @@ impl Session {
         let job = self.job(&catalog, job)?;
         // Refused before anything stops.
         Catalog::clone(&catalog).apply(&CatalogChange::Drop(job.id))?;
-        let location = location.map(folder_of).transpose()?;
-        let stopped = self.engine.stop_with_savepoint(name, &job, location).await?;
-        let dropped = async {
-            let mut transaction = self.engine.tables().begin()?;
-            transaction.change_catalog(CatalogChange::Drop(job.id))?;
-            self.commit(transaction, Vec::new()).await
-        };
-        dropped.await?;
-        stopped.done();
+        let place = location.map(Place::parse).transpose()?;
+        let stopped = self.engine.stop_with_savepoint(name, &job, place).await?;
+        let mut transaction = self.engine.tables().begin()?;
+        transaction.change_catalog(CatalogChange::Drop(job.id))?;
+        let turn = self.engine.commit_turn(&transaction).await;
+        // From here on it is the log that says whether the job is there, and so whether the savepoint is.
+        let _held = self.hold_interrupts();
+        let committing = self.engine.commit_in_turn(turn, transaction, Vec::new());
+        let ended = Spawner::current().spawn(async move {
+            let committed = committing.await.map_err(|e| Error::internal(format!("a commit did not end: {e}"))).flatten();
+            match committed {
+                Ok(_) => stopped.confirm().await,
+                Err(error) => {
+                    if is_unknown(&error) {
+                        stopped.leave_open();
+                    }
+                    Err(error)
+                }
+            }
+        });
+        ended.await.map_err(|e| Error::internal(format!("the end of a job did not end: {e}"))).flatten()?;
         Ok(Reply::Command("ALTER JOB".into()))
     }
 
     /// `DROP SAVEPOINT`.
     pub(super) async fn drop_savepoints(&mut self, names: &[String], if_exists: bool) -> Result<Reply> {
         self.outside_block("DROP SAVEPOINT")?;
+        self.engine.show().await;
         for name in names {
             let (engine, dropped) = (self.engine.clone(), name.clone());
             let removed = tokio::task::spawn_blocking(move || engine.drop_savepoint(&dropped));
@@ -98,38 +116,39 @@ impl Session {
                 }
                 Err(error) => (None, None, None, Some(error.message().to_string())),
             };
-            let location = summary.folder.display().to_string();
+            let location = summary.place.to_string();
             vec![Some(summary.name), job, created, bytes, Some(summary.pinned_bytes.to_string()), Some(location), error]
         });
         text_rows(SAVEPOINT_COLUMNS, rows.collect(), "SHOW")
     }
 
-    fn folder(&self, source: &SavepointSource) -> Result<PathBuf> {
+    fn place(&self, source: &SavepointSource) -> Result<Place> {
         match source {
-            SavepointSource::Name(name) => self.engine.savepoint_folder(name),
-            SavepointSource::Location(location) => folder_of(location),
+            SavepointSource::Name(name) => self.engine.savepoint_place(name),
+            SavepointSource::Location(location) => Place::parse(location),
         }
     }
 
     /// `DESCRIBE SAVEPOINT`.
     pub(super) async fn describe_savepoint(&self, source: &SavepointSource) -> Result<Reply> {
-        let (engine, folder) = (self.engine.clone(), self.folder(source)?);
-        let read = tokio::task::spawn_blocking(move || engine.read_savepoint(&folder));
-        let savepoint = read.await.map_err(|_| Error::internal("reading a savepoint panicked"))??;
+        let (engine, place) = (self.engine.clone(), self.place(source)?);
+        let read = tokio::task::spawn_blocking(move || {
+            let savepoint = engine.read_savepoint(&place)?;
+            let operators = savepoint.checkpoint.operators.values();
+            let sizes = operators.map(|operator| engine.state_sizes(&place, operator)).collect::<Result<Vec<_>>>()?;
+            Ok::<_, Error>((savepoint, sizes))
+        });
+        let (savepoint, sizes) = read.await.map_err(|_| Error::internal("reading a savepoint panicked"))??;
         let mut rows = Vec::new();
-        for (uid, checkpoint) in &savepoint.checkpoint.operators {
+        for ((uid, checkpoint), sizes) in savepoint.checkpoint.operators.iter().zip(sizes) {
             let operator = savepoint.job.operators.iter().find(|operator| operator.uid == *uid).map(|operator| operator.operator.clone());
             let columns = |columns: &[crate::state::descriptor::StateColumn]| {
                 columns.iter().map(|column| format!("{} {}", column.name, column.type_name)).collect::<Vec<_>>().join(", ")
             };
-            let (state_rows, bytes) =
-                checkpoint.parts.iter().fold((0, 0), |(rows, bytes), part| (rows + part.size.rows, bytes + part.size.bytes));
             let mut ranges: Vec<(u16, u16)> = checkpoint.parts.iter().map(|part| (part.range.start, part.range.end)).collect();
             ranges.sort_unstable();
             let groups = ranges.iter().map(|(start, end)| format!("{start}..{end}")).collect::<Vec<_>>().join(", ");
-            for (at, state) in checkpoint.states.iter().enumerate() {
-                // The sizes are those of all states of the operator: they stand in one store.
-                let whole = |number: u64| (at == 0).then(|| number.to_string());
+            for (state, size) in checkpoint.states.iter().zip(sizes) {
                 let value = state.schemas.last_key_value().map(|(_, value)| columns(value));
                 rows.push(vec![
                     Some(uid.clone()),
@@ -137,8 +156,8 @@ impl Session {
                     operator.clone(),
                     Some(columns(&state.key)),
                     value,
-                    whole(state_rows),
-                    whole(bytes),
+                    size.map(|size| size.rows.to_string()),
+                    size.map(|size| size.bytes.to_string()),
                     Some(groups.clone()),
                 ]);
             }
@@ -164,9 +183,13 @@ impl Session {
     /// Where the job of a statement begins, where that is a savepoint.
     pub(super) fn origin(&self, from: Option<&FromSavepoint>) -> Result<Option<JobOrigin>> {
         let Some(from) = from else { return Ok(None) };
-        let folder = self.folder(&from.source)?;
-        let savepoint = folder.to_str().ok_or_else(|| Error::unsupported("the path of a savepoint is not valid UTF-8"))?.to_string();
-        Ok(Some(JobOrigin { savepoint, uids: from.uids.clone(), allow_non_restored_state: from.allow_non_restored_state }))
+        Ok(Some(JobOrigin {
+            savepoint: self.place(&from.source)?.record()?,
+            uids: from.uids.clone(),
+            allow_non_restored_state: from.allow_non_restored_state,
+            names: Vec::new(),
+            other_result: false,
+        }))
     }
 
     /// What a job that begins with a savepoint takes over of it; `None` for any other. Waits for disk.
@@ -174,75 +197,25 @@ impl Session {
         let Some(origin) = new.job.origin.clone() else { return Ok(None) };
         let (engine, catalog, graph) = (self.engine.clone(), catalog.clone(), new.graph.clone());
         let planned =
-            tokio::task::spawn_blocking(move || engine.plan_state(&catalog, &PathBuf::from(&origin.savepoint), &graph, &origin.uids));
+            tokio::task::spawn_blocking(move || engine.plan_state(&catalog, &Place::recorded(&origin.savepoint)?, &graph, &origin.uids));
         planned.await.map_err(|_| Error::internal("reading a savepoint panicked"))?.map(Some)
-    }
-
-    /// `ALTER MATERIALIZED VIEW ... AS`: a new view is built beside the old one, with what of its state still fits, and takes its place when it is complete.
-    pub(super) async fn alter_materialized_view(&mut self, parsed: &Parsed, name: &str, allow_non_restored_state: bool) -> Result<Reply> {
-        self.outside_block("ALTER MATERIALIZED VIEW ... AS")?;
-        let catalog = self.catalog();
-        let old = self.altered_view(&catalog, name)?;
-        let (mut job, graph) = self.plan_job(&catalog, parsed)?;
-        let readers: Vec<String> = catalog.dependants(old.id).iter().map(|object| format!("{} {}", object.kind(), object.name())).collect();
-        if !readers.is_empty() {
-            return Err(Error::unsupported(format!("materialized view \"{name}\" cannot be changed while others read it")).with_detail(
-                readers.iter().map(|reader| format!("{reader} depends on materialized view {name}")).collect::<Vec<_>>().join("\n"),
-            ));
-        }
-        let folder = self.engine.scratch_savepoint(&old, job.id).await?;
-        job.name = format!("{UPGRADE_PREFIX}{}", job.id);
-        let savepoint = folder.to_str().ok_or_else(|| Error::unsupported("the path of the data folder is not valid UTF-8"))?.to_string();
-        job.origin = Some(JobOrigin { savepoint, uids: Vec::new(), allow_non_restored_state });
-        let new = NewJob { job: Arc::new(job.clone()), graph: Arc::new(graph), catalog: catalog.clone() };
-        if let Some(plan) = self.plan_origin(&catalog, &new).await? {
-            plan.check_allowed(allow_non_restored_state)?;
-        }
-        let mut transaction = self.engine.tables().begin()?;
-        transaction.change_catalog(CatalogChange::Create(Object::Job(job.clone())))?;
-        self.commit(transaction, vec![new]).await?;
-        // It has all its rows, and a checkpoint of its own: the old one can go.
-        job.name = name.to_string();
-        job.origin = None;
-        let swapped = async {
-            let mut transaction = self.engine.tables().begin()?;
-            transaction.change_catalog(CatalogChange::Drop(old.id))?;
-            transaction.change_catalog(CatalogChange::Replace(Object::Job(job.clone())))?;
-            self.engine.swap(transaction, Arc::new(job.clone())).await
-        };
-        if let Err(error) = swapped.await {
-            super::session::drop_given_up(&self.engine, &[Arc::new(job)]).await;
-            return Err(error);
-        }
-        self.engine.remove_scratch_savepoint(folder).await;
-        Ok(Reply::Command("ALTER MATERIALIZED VIEW".into()))
-    }
-
-    fn altered_view(&self, catalog: &Catalog, name: &str) -> Result<Arc<Job>> {
-        let job = self.job(catalog, name)?;
-        if !matches!(job.kind, JobKind::MaterializedView { .. }) {
-            return Err(Error::unsupported(format!("the query of a {} cannot be changed", Object::Job(job.as_ref().clone()).kind()))
-                .with_hint("ALTER JOB ... STOP WITH SAVEPOINT, then CREATE SINK ... FROM SAVEPOINT."));
-        }
-        Ok(job)
     }
 
     /// `EXPLAIN UPGRADE`, and `EXPLAIN CREATE ... FROM SAVEPOINT`.
     pub(super) async fn explain_state(&self, inner: &Parsed, altered: Option<&str>) -> Result<Reply> {
         let catalog = self.catalog();
-        let plan = match altered {
-            Some(name) => {
-                let old = self.altered_view(&catalog, name)?;
-                let (_, graph) = self.plan_job(&catalog, inner)?;
-                self.engine.plan_upgrade(&catalog, &old, &graph).await?
-            }
+        let plans = match altered {
+            Some(name) => self.explain_upgrade(&catalog, inner, name).await?,
             None => {
                 let (job, graph) = self.plan_job(&catalog, inner)?;
                 let new = NewJob { job: Arc::new(job), graph: Arc::new(graph), catalog: catalog.clone() };
-                self.plan_origin(&catalog, &new).await?.ok_or_else(|| Error::internal("a job has no savepoint to begin with"))?
+                let plan =
+                    self.plan_origin(&catalog, &new).await?.ok_or_else(|| Error::internal("a job has no savepoint to begin with"))?;
+                vec![(new.job.name.clone(), plan)]
             }
         };
-        let rows = plan.verdicts.into_iter().map(|verdict| {
+        let verdicts = plans.into_iter().flat_map(|(job, plan)| plan.verdicts.into_iter().map(move |verdict| (job.clone(), verdict)));
+        let rows = verdicts.map(|(job, verdict)| {
             let size = |number: u64| Some(number.to_string());
             vec![
                 Some(verdict.uid),
@@ -251,6 +224,7 @@ impl Session {
                 Some(verdict.reason),
                 size(verdict.size.rows),
                 size(verdict.size.bytes),
+                Some(job),
             ]
         });
         text_rows(VERDICT_COLUMNS, rows.collect(), "EXPLAIN")

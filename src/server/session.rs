@@ -15,13 +15,15 @@ use weir_sql::binder::{Binder, BinderSettings, BoundQuery};
 use weir_sql::statement::{Parsed, ShowKind, Statement};
 
 use super::guarded;
-use super::interrupts::Interrupts;
+use super::interrupts::{Held, Interrupts};
 use super::query::QueryRunner;
 use super::system::SystemTables;
 use crate::job::Engine;
 use crate::job::engine::{Committed, NewJob};
+use crate::job::savepoints::UPGRADE_PREFIX;
 use crate::job::settings::{SETTINGS, Settings};
 use crate::log::Transaction;
+use crate::seams::spawn::in_place;
 
 /// What a statement gives.
 pub enum Reply {
@@ -102,6 +104,8 @@ pub struct Session {
     pub(super) block: Option<Block>,
     /// Whether a statement has taken the block out and is to put it back.
     pub(super) block_is_out: bool,
+    /// Whether the block is what a pipeline makes of its statements, and ends with its Sync.
+    in_pipeline: bool,
     interrupts: Interrupts,
     pub(super) variables: BTreeMap<String, String>,
     /// When the statement under way must have ended, rows included.
@@ -109,6 +113,25 @@ pub struct Session {
     /// What was said and not taken yet.
     notices: Vec<Notice>,
 }
+
+/// What a statement is called that can't be a part of a transaction which a message or a pipeline makes: it waits for what is committed, or commits more than
+/// once. `None` for all others.
+pub(super) fn runs_alone(statement: &Statement) -> Option<&'static str> {
+    Some(match statement {
+        Statement::Flush => "FLUSH",
+        Statement::Checkpoint => "CHECKPOINT",
+        Statement::Resume(_) => "ALTER JOB ... RESUME",
+        Statement::Recover { .. } => "RECOVER",
+        Statement::CreateSavepoint { .. } => "CREATE SAVEPOINT",
+        Statement::DropSavepoint { .. } => "DROP SAVEPOINT",
+        Statement::StopWithSavepoint { .. } => "ALTER JOB ... STOP WITH SAVEPOINT",
+        Statement::AlterQuery { .. } => "ALTER ... AS",
+        _ => return None,
+    })
+}
+
+/// How often a query is bound at most because views were replaced meanwhile.
+const MOST_ATTEMPTS: usize = 10;
 
 /// Session variables that clients set and that have a meaning, or none, here: name, default, description.
 const VARIABLES: &[(&str, &str, &str)] = &[
@@ -158,6 +181,7 @@ impl Session {
             runner,
             block: None,
             block_is_out: false,
+            in_pipeline: false,
             interrupts: Interrupts::default(),
             variables,
             deadline: None,
@@ -223,7 +247,16 @@ impl Session {
     }
 
     /// The types of a statement's parameters and the columns of its result; no columns where it gives no rows.
-    pub fn describe(&self, parsed: &Parsed, types: Vec<Option<SqlType>>) -> Result<(Vec<SqlType>, Vec<Column>)> {
+    ///
+    /// Waits where the columns of a state have to be asked for.
+    pub async fn describe(&mut self, parsed: &Parsed, types: Vec<Option<SqlType>>) -> Result<(Vec<SqlType>, Vec<Column>)> {
+        self.find_called_tables(parsed).await?;
+        let described = self.describe_found(parsed, types);
+        self.system.called.clear();
+        described
+    }
+
+    fn describe_found(&self, parsed: &Parsed, types: Vec<Option<SqlType>>) -> Result<(Vec<SqlType>, Vec<Column>)> {
         let catalog = self.catalog();
         match &parsed.statement {
             Statement::Query(query) => {
@@ -273,7 +306,8 @@ impl Session {
         types: Vec<Option<SqlType>>,
     ) -> Result<BoundQuery> {
         let settings = self.binder_settings(types);
-        Binder::new(catalog, &settings).with_system_tables(&self.system).with_text(&parsed.text).bind_query(query)
+        // That may take seconds for a wide query: others are served meanwhile.
+        in_place(|| Binder::new(catalog, &settings).with_system_tables(&self.system).with_text(&parsed.text).bind_query(query))
     }
 
     /// Runs one statement with the values of its parameters. An error inside a transaction block fails the block.
@@ -324,6 +358,56 @@ impl Session {
     /// The block, if there is one, is over without effect.
     pub fn abandon_block(&mut self) {
         self.block = None;
+        self.in_pipeline = false;
+    }
+
+    /// Before a statement of the extended protocol: what runs between two Syncs is one transaction, unless it stands in a block. `is_followed` says that
+    /// something comes after it and before the next Sync; a statement alone needs none.
+    ///
+    /// Errors: `25001` for one that can't be a part of a transaction and is to run in one. As the first it runs at once, by itself.
+    pub fn enter_pipeline(&mut self, statement: &Statement, is_followed: bool) -> Result<()> {
+        let alone = match statement {
+            Statement::DiscardAll => Some("DISCARD ALL"),
+            statement => runs_alone(statement),
+        };
+        if self.block.is_some() {
+            return match alone {
+                Some(name) if self.in_pipeline => {
+                    Err(Error::new(SqlState::ACTIVE_SQL_TRANSACTION, format!("{name} cannot be executed within a pipeline"))
+                        .with_hint("Send a Sync before it: that commits what comes before."))
+                }
+                _ => Ok(()),
+            };
+        }
+        let ends_or_begins = matches!(statement, Statement::Begin(_) | Statement::Commit | Statement::Rollback);
+        if is_followed && alone.is_none() && !ends_or_begins {
+            self.block = Some(Block { transaction: self.engine.tables().begin()?, new_jobs: Vec::new(), failed: false });
+            self.in_pipeline = true;
+        }
+        Ok(())
+    }
+
+    /// Whether the statements since the last Sync are a transaction by themselves.
+    pub fn is_in_pipeline(&self) -> bool {
+        self.in_pipeline
+    }
+
+    /// A Sync: the transaction that the statements since the last one are, where they are one, is committed; undone where one of them has failed. Errors as
+    /// COMMIT does.
+    pub async fn end_pipeline(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.in_pipeline) {
+            return Ok(());
+        }
+        if self.status() != TransactionStatus::InBlock {
+            self.block = None;
+            return Ok(());
+        }
+        let commit = Parsed { statement: Statement::Commit, text: String::new(), offset: 0 };
+        let ended = self.execute(&commit, Vec::new()).await;
+        if ended.is_err() {
+            self.abandon_block();
+        }
+        ended.map(|_| ())
     }
 
     async fn dispatch(&mut self, parsed: &Parsed, parameters: Vec<ScalarValue>) -> Result<Reply> {
@@ -334,26 +418,38 @@ impl Session {
         {
             block.transaction.begin_statement()?;
         }
+        // It ends what the client has not begun.
+        if matches!(parsed.statement, Statement::Commit | Statement::Rollback) && std::mem::take(&mut self.in_pipeline) {
+            self.notify(Notice::no_transaction());
+        }
         self.find_called_tables(parsed).await?;
         match &parsed.statement {
             Statement::Query(query) => {
-                let catalog = self.catalog();
-                let bound = self.bind(&catalog, parsed, query, types_of(&parameters))?;
+                let mut attempts = 0;
+                let result = loop {
+                    let catalog = self.catalog();
+                    let result = self.query(&catalog, parsed, query, parameters.clone()).await;
+                    attempts += 1;
+                    // A view was replaced after the query was bound: over the new one it has its answer.
+                    let is_overtaken =
+                        |error: &Error| *error.code() == SqlState::UNDEFINED_TABLE && !Arc::ptr_eq(&catalog, &self.catalog());
+                    if !result.as_ref().is_err_and(is_overtaken) || attempts == MOST_ATTEMPTS {
+                        break result;
+                    }
+                };
                 // The plan has them now, and nothing keeps their files longer than it.
                 self.system.called.clear();
-                let plan = with_parameters(bound.plan, parameters)?;
-                let columns = bound.columns;
-                let stream = self.run(&plan).await?;
-                Ok(Reply::Rows(RowStream { columns, stream, tag: "SELECT" }))
+                result
             }
-            Statement::Begin => {
-                if self.block.is_some() {
+            Statement::Begin(tag) => {
+                if self.block.is_none() {
+                    let transaction = self.engine.tables().begin()?;
+                    self.block = Some(Block { transaction, new_jobs: Vec::new(), failed: false });
+                } else if !std::mem::take(&mut self.in_pipeline) {
                     self.notify(Notice::warning(SqlState::ACTIVE_SQL_TRANSACTION, "there is already a transaction in progress"));
-                    return Ok(Reply::Command("BEGIN".into()));
                 }
-                let transaction = self.engine.tables().begin()?;
-                self.block = Some(Block { transaction, new_jobs: Vec::new(), failed: false });
-                Ok(Reply::Command("BEGIN".into()))
+                // What a pipeline has done before becomes a part of the block.
+                Ok(Reply::Command((*tag).into()))
             }
             Statement::Commit => match self.block.take() {
                 None => {
@@ -406,7 +502,7 @@ impl Session {
             Statement::Show(kind) => self.show(*kind).await,
             Statement::Describe(name) => self.describe_object(name),
             Statement::Explain(inner) => match &inner.statement {
-                Statement::AlterMaterializedView { name, .. } => self.explain_state(inner, Some(name)).await,
+                Statement::AlterQuery { name, .. } => self.explain_state(inner, Some(name)).await,
                 Statement::CreateMaterializedView { origin: Some(_), .. } | Statement::CreateSink { origin: Some(_), .. } => {
                     self.explain_state(inner, None).await
                 }
@@ -416,9 +512,7 @@ impl Session {
             Statement::DescribeSavepoint(source) => self.describe_savepoint(source).await,
             Statement::DropSavepoint { names, if_exists } => self.drop_savepoints(names, *if_exists).await,
             Statement::StopWithSavepoint { job, name, location } => self.stop_with_savepoint(job, name, location.as_deref()).await,
-            Statement::AlterMaterializedView { name, allow_non_restored_state, .. } => {
-                self.alter_materialized_view(parsed, name, *allow_non_restored_state).await
-            }
+            Statement::AlterQuery { name, allow_non_restored_state, .. } => self.alter_query(parsed, name, *allow_non_restored_state).await,
             Statement::Flush => {
                 self.engine.flush().await?;
                 Ok(Reply::Command("FLUSH".into()))
@@ -429,17 +523,30 @@ impl Session {
             }
             Statement::Resume(name) => {
                 let catalog = self.catalog();
-                match catalog.get(name).map(Arc::as_ref) {
-                    Some(Object::Job(job)) => self.engine.resume(job.id).await?,
-                    Some(object) => {
-                        return Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{name}\" is a {}, not a job", object.kind())));
-                    }
-                    None => return Err(Error::new(SqlState::UNDEFINED_OBJECT, format!("job \"{name}\" does not exist"))),
-                }
+                self.engine.resume(self.job(&catalog, name)?.id).await?;
                 Ok(Reply::Command("ALTER JOB".into()))
+            }
+            Statement::Recover { job, checkpoint } => {
+                self.outside_block("RECOVER")?;
+                let job = self.job(&self.catalog(), job)?;
+                self.engine.recover(job.id, *checkpoint).await?;
+                Ok(Reply::Command("RECOVER".into()))
             }
             Statement::NoOp(tag) => Ok(Reply::Command((*tag).into())),
         }
+    }
+
+    async fn query(
+        &mut self,
+        catalog: &Catalog,
+        parsed: &Parsed,
+        query: &datafusion::sql::sqlparser::ast::Query,
+        parameters: Vec<ScalarValue>,
+    ) -> Result<Reply> {
+        let bound = self.bind(catalog, parsed, query, types_of(&parameters))?;
+        let plan = with_parameters(bound.plan, parameters)?;
+        let stream = self.run(&plan).await?;
+        Ok(Reply::Rows(RowStream { columns: bound.columns, stream, tag: "SELECT" }))
     }
 
     /// Runs a plan over the cut that this session sees.
@@ -494,13 +601,23 @@ impl Session {
             }
             if let Err(error) = published {
                 // Gone before the client hears of it: the names are free again.
-                drop_given_up(&self.engine, &guard.jobs).await;
-                let names = guard.jobs.drain(..).map(|job| job.name.clone()).collect();
+                let names = guard.jobs.iter().map(|job| job.name.clone()).collect();
+                guard.drop_all().await;
                 return Ok((committed, Some((names, error))));
             }
         }
         guard.jobs.clear();
         Ok((committed, None))
+    }
+
+    /// Drops the jobs that are put into it, unless they are taken out before.
+    pub(super) fn guard_created(&self) -> CreateGuard {
+        CreateGuard { engine: self.engine.clone(), interrupts: self.interrupts.clone(), jobs: Vec::new() }
+    }
+
+    /// The statement under way is not interrupted until this is dropped.
+    pub(super) fn hold_interrupts(&self) -> Held {
+        self.interrupts.hold()
     }
 
     // ---- settings ----
@@ -610,7 +727,7 @@ impl Session {
                 "SELECT checkpoint, state, min(started) AS started, max(duration_us) AS duration_us, count(DISTINCT job) AS jobs, \
                  max(alignment_us) AS alignment_us, max(snapshot_us) AS snapshot_us, max(store_us) AS store_us, sum(bytes)::bigint AS bytes, \
                  sum(bytes_new)::bigint AS bytes_new, sum(files_new)::bigint AS files_new, sum(files_reused)::bigint AS files_reused, \
-                 max(error) AS error FROM weir_checkpoints GROUP BY checkpoint, state ORDER BY checkpoint, state"
+                 max(error) AS error, bool_or(retained) AS retained FROM weir_checkpoints GROUP BY checkpoint, state ORDER BY checkpoint, state"
             }
             ShowKind::Tables => "SELECT name, kind, connector FROM weir_relations WHERE kind = 'table' ORDER BY name",
             ShowKind::Sources => "SELECT name, connector FROM weir_relations WHERE kind = 'table' AND connector IS NOT NULL ORDER BY name",
@@ -652,10 +769,18 @@ impl Session {
 }
 
 /// Drops jobs whose creation was given up before they published.
-struct CreateGuard {
+pub(super) struct CreateGuard {
     engine: Arc<Engine>,
     interrupts: Interrupts,
-    jobs: Vec<Arc<Job>>,
+    pub jobs: Vec<Arc<Job>>,
+}
+
+impl CreateGuard {
+    /// Drops the jobs now.
+    pub(super) async fn drop_all(&mut self) {
+        drop_given_up(&self.engine, &self.jobs).await;
+        self.jobs.clear();
+    }
 }
 
 impl Drop for CreateGuard {
@@ -681,21 +806,39 @@ fn committed_without(names: &[String], error: Error) -> Error {
     said
 }
 
+/// How often a job that was given up is tried to be dropped, and how long between: what reads it may just be coming, to be given up too.
+const DROP_TRIES: usize = 50;
+const DROP_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// Drops jobs whose creation was given up, those first that read others of them.
 pub(super) async fn drop_given_up(engine: &Arc<Engine>, jobs: &[Arc<Job>]) {
     for job in jobs.iter().rev() {
-        if engine.catalog().get_id(job.id).is_none() {
-            continue; // Another session has dropped it.
-        }
-        let dropped = async {
-            let mut transaction = engine.tables().begin()?;
-            transaction.change_catalog(weir_catalog::CatalogChange::Drop(job.id))?;
-            engine.commit(transaction, Vec::new()).await
-        };
-        if let Err(error) = dropped.await {
-            tracing::warn!(job = %job.name, %error, "a job whose creation was given up could not be dropped");
+        let mut tries = 0;
+        // It may be that another session has dropped it.
+        while engine.catalog().get_id(job.id).is_some() {
+            tries += 1;
+            match drop_with_hidden_readers(engine, job).await {
+                Ok(()) => break,
+                Err(_) if tries < DROP_TRIES => tokio::time::sleep(DROP_PAUSE).await,
+                Err(error) => {
+                    tracing::warn!(job = %job.name, %error, "a job whose creation was given up could not be dropped");
+                    break;
+                }
+            }
         }
     }
+}
+
+/// Drops `job`, and before it what only an ALTER that was given up has made of its readers.
+async fn drop_with_hidden_readers(engine: &Arc<Engine>, job: &Job) -> Result<()> {
+    let mut transaction = engine.tables().begin()?;
+    let catalog = transaction.catalog().clone();
+    for id in catalog.drop_order(job.id) {
+        if id == job.id || catalog.get_id(id).is_some_and(|reader| reader.name().starts_with(UPGRADE_PREFIX)) {
+            transaction.change_catalog(weir_catalog::CatalogChange::Drop(id))?;
+        }
+    }
+    engine.commit(transaction, Vec::new()).await.map(|_| ())
 }
 
 /// The columns of statements that give rows and are no queries.
@@ -707,7 +850,7 @@ fn result_columns(statement: &Statement) -> Vec<Column> {
         Statement::Describe(_) => text(&["column", "type", "nullable", "default", "key"]),
         Statement::DescribeSavepoint(_) => text(super::savepoint::STATE_COLUMNS),
         Statement::Explain(inner) => match &inner.statement {
-            Statement::AlterMaterializedView { .. }
+            Statement::AlterQuery { .. }
             | Statement::CreateMaterializedView { origin: Some(_), .. }
             | Statement::CreateSink { origin: Some(_), .. } => text(super::savepoint::VERDICT_COLUMNS),
             _ => text(&["QUERY PLAN"]),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+use arrow::array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use datafusion::catalog::TableProvider;
 use datafusion::datasource::{DefaultTableSource, MemTable};
@@ -16,6 +16,7 @@ use super::session::{Reply, RowStream};
 use crate::job::Engine;
 use crate::job::build::CONNECTOR_SCAN;
 use crate::job::settings::SETTINGS;
+use crate::job::status::CheckpointState;
 use crate::operators::error::{from_arrow, from_datafusion};
 use crate::runtime::metrics;
 use crate::sources::file::dead_letters;
@@ -72,6 +73,7 @@ const CHECKPOINTS: ColumnList = &[
     ("files_new", SqlType::BigInt),
     ("files_reused", SqlType::BigInt),
     ("error", SqlType::Text),
+    ("retained", SqlType::Boolean),
 ];
 /// What SHOW CHECKPOINTS says of each.
 const CHECKPOINT_SUMMARY: ColumnList = &[
@@ -88,6 +90,7 @@ const CHECKPOINT_SUMMARY: ColumnList = &[
     ("files_new", SqlType::BigInt),
     ("files_reused", SqlType::BigInt),
     ("error", SqlType::Text),
+    ("retained", SqlType::Boolean),
 ];
 const SETTINGS_COLUMNS: ColumnList =
     &[("name", SqlType::Text), ("setting", SqlType::Text), ("default", SqlType::Text), ("description", SqlType::Text)];
@@ -177,6 +180,7 @@ enum Value {
     Int(Option<i64>),
     Text(Option<String>),
     Time(Option<i64>),
+    Bool(bool),
 }
 
 impl From<u64> for Value {
@@ -230,9 +234,12 @@ impl Rows {
             .map(|(field, values)| -> ArrayRef {
                 let int = |value: &Value| match value {
                     Value::Int(value) | Value::Time(value) => *value,
-                    Value::Text(_) => None,
+                    Value::Text(_) | Value::Bool(_) => None,
                 };
                 match field.data_type() {
+                    DataType::Boolean => {
+                        Arc::new(values.iter().map(|value| Some(matches!(value, Value::Bool(true)))).collect::<BooleanArray>())
+                    }
                     DataType::Int64 => Arc::new(values.iter().map(int).collect::<Int64Array>()),
                     DataType::Timestamp(TimeUnit::Microsecond, None) => {
                         Arc::new(values.iter().map(int).collect::<TimestampMicrosecondArray>())
@@ -309,7 +316,34 @@ fn sources(engine: &Engine, rows: &mut Rows) {
 }
 
 fn checkpoints(engine: &Engine, rows: &mut Rows) {
-    for checkpoint in &engine.board().read().checkpoints {
+    let board = engine.board().read();
+    // Those of before the start are known by what is kept of them alone.
+    let is_remembered = |number| board.checkpoints.iter().any(|checkpoint| checkpoint.checkpoint == number);
+    for retained in board.retained.iter().filter(|retained| !is_remembered(retained.checkpoint)) {
+        for job in &retained.jobs {
+            let none = || Value::Int(None);
+            rows.push([
+                retained.checkpoint.into(),
+                CheckpointState::Completed.as_str().into(),
+                Value::Time(retained.time_us),
+                none(),
+                job.as_str().into(),
+                Value::Text(None),
+                none(),
+                none(),
+                none(),
+                none(),
+                none(),
+                none(),
+                none(),
+                none(),
+                Value::Text(None),
+                Value::Bool(true),
+            ]);
+        }
+    }
+    for checkpoint in &board.checkpoints {
+        let retained = board.retained.iter().any(|retained| retained.checkpoint == checkpoint.checkpoint);
         for group in &checkpoint.groups {
             let duration = group.ended_us.map(|ended| ended - checkpoint.started_us);
             let error = group.error.as_ref().map(ToString::to_string);
@@ -331,6 +365,7 @@ fn checkpoints(engine: &Engine, rows: &mut Rows) {
                     files_new,
                     files_reused,
                     error.clone().into(),
+                    Value::Bool(retained),
                 ]);
             };
             // What has acknowledged nothing is there all the same.

@@ -1,6 +1,5 @@
 //! The tables that `state(...)` and `savepoint_state(...)` in a query's FROM give.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use weir_catalog::{Error, Object, Result, SqlState};
@@ -9,7 +8,7 @@ use weir_sql::statement::{Parsed, Statement};
 
 use super::query::state_table;
 use super::session::Session;
-use crate::job::savepoints::folder_of;
+use crate::checkpoint::Place;
 use crate::job::stored_state::StoredState;
 
 impl Session {
@@ -32,10 +31,6 @@ impl Session {
     }
 
     async fn called_state(&self, call: &TableCall) -> Result<StoredState> {
-        if call.checkpoint.is_some() {
-            return Err(Error::unsupported("the state as of an older checkpoint cannot be read")
-                .with_hint("CREATE SAVEPOINT keeps a state, and savepoint_state() reads it."));
-        }
         if call.function == "state" {
             let catalog = self.catalog();
             let Some(Object::Job(job)) = catalog.get(&call.of).map(Arc::as_ref) else {
@@ -47,13 +42,16 @@ impl Session {
                 let there = if jobs.is_empty() { "There are none.".to_string() } else { format!("There are: {}.", jobs.join(", ")) };
                 return Err(Error::new(SqlState::UNDEFINED_OBJECT, format!("job \"{}\" does not exist", call.of)).with_detail(there));
             };
-            return self.engine.state_of_job(job, &call.uid, call.state.as_deref()).await;
+            return match call.checkpoint {
+                None => self.engine.state_of_job(job, &call.uid, call.state.as_deref()).await,
+                Some(checkpoint) => self.engine.state_at(job, checkpoint, &call.uid, call.state.as_deref()).await,
+            };
         }
         let (engine, call) = (self.engine.clone(), call.clone());
         let read = tokio::task::spawn_blocking(move || {
-            let is_folder = call.of.starts_with('/') || call.of.contains("://");
-            let folder: PathBuf = if is_folder { folder_of(&call.of)? } else { engine.savepoint_folder(&call.of)? };
-            engine.state_of_savepoint(&folder, &call.uid, call.state.as_deref())
+            let is_location = ["/", "./", "../"].iter().any(|begin| call.of.starts_with(begin)) || call.of.contains("://");
+            let place = if is_location { Place::parse(&call.of)? } else { engine.savepoint_place(&call.of)? };
+            engine.state_of_savepoint(&place, &call.uid, call.state.as_deref())
         });
         read.await.map_err(|_| Error::internal("reading a savepoint panicked"))?
     }

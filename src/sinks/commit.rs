@@ -7,6 +7,8 @@
 //!   Committer  renames it, writes the record that tells readers of it, and says so; writers stop listing it
 //! ```
 //!
+//! In an object store, which can't rename, what is renamed here is an upload that is completed there: see [`objects`].
+//!
 //! Files are renamed one by one. A record is written when all that it names are there, and appears at once: who reads what records name sees whole
 //! checkpoints only. See [`super::file::place`] for where records are.
 //!
@@ -15,6 +17,8 @@
 //! - A commit is listed by each checkpoint until it has been carried out and is durable; carrying it out again has no effect.
 //! - A run that begins from an older checkpoint than one that is durable carries out nothing of the latter, and takes back what was carried out.
 //! - What a run takes back of the runs before it stays until the first checkpoint of the run is durable: until then another start may need it.
+
+mod objects;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -28,6 +32,7 @@ use crate::checkpoint::JobCheckpoint;
 use crate::seams::faults::{self, Fault};
 use crate::seams::files::FilesRef;
 use crate::seams::hash::{HashMap, HashSet};
+use crate::seams::objects::{ObjectUrl, Objects, PartedUpload, StoredParts};
 use crate::stream::BarrierNumber;
 
 /// Something that takes effect with a checkpoint.
@@ -42,8 +47,28 @@ pub enum PendingCommit {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         record: Option<PathBuf>,
     },
+    /// An upload, all parts of which have arrived, that becomes the object `target`, a URL.
+    Upload {
+        target: PathBuf,
+        /// The store's number for it.
+        upload: String,
+        /// What the store called its parts, in order.
+        parts: Vec<String>,
+        /// The length of the object.
+        bytes: u64,
+        /// Where readers are told of it, together with every other object that has the same record.
+        record: PathBuf,
+    },
     /// A file of an earlier run, whose rows the checkpoint that the run began from does not have, goes.
     Remove { path: PathBuf },
+}
+
+/// An upload that goes with a checkpoint once all its parts have arrived.
+#[derive(Clone, Debug)]
+pub struct PendingUpload {
+    pub target: PathBuf,
+    pub record: PathBuf,
+    pub upload: PartedUpload,
 }
 
 impl PendingCommit {
@@ -51,8 +76,19 @@ impl PendingCommit {
     pub fn hidden(&self) -> Option<&Path> {
         match self {
             PendingCommit::File { hidden, .. } => Some(hidden),
-            PendingCommit::Remove { .. } => None,
+            PendingCommit::Upload { .. } | PendingCommit::Remove { .. } => None,
         }
+    }
+
+    /// Whether it makes one of the objects `targets`.
+    pub fn makes(&self, targets: &[PathBuf]) -> bool {
+        matches!(self, PendingCommit::Upload { target, .. } if targets.contains(target))
+    }
+
+    /// Whether it is about an object.
+    pub fn is_in_object_store(&self) -> bool {
+        let (PendingCommit::File { target: path, .. } | PendingCommit::Upload { target: path, .. } | PendingCommit::Remove { path }) = self;
+        ObjectUrl::split(path).is_some()
     }
 }
 
@@ -65,12 +101,14 @@ struct Listed {
     job: ObjectId,
     /// Each with the barrier of the first checkpoint that listed it; `None` before that.
     commits: Vec<(PendingCommit, Option<BarrierNumber>)>,
+    /// Likewise, uploads some of whose parts may not have arrived.
+    uploads: Vec<(PendingUpload, Option<BarrierNumber>)>,
 }
 
 impl PendingCommits {
     /// Nothing to commit, for a writer of `job`.
     pub fn new(job: ObjectId) -> PendingCommits {
-        PendingCommits(Arc::new(Mutex::new(Listed { job, commits: Vec::new() })))
+        PendingCommits(Arc::new(Mutex::new(Listed { job, commits: Vec::new(), uploads: Vec::new() })))
     }
 
     /// Adds what the checkpoint at `barrier` listed and what may not have been carried out.
@@ -81,6 +119,25 @@ impl PendingCommits {
     /// Adds a commit.
     pub fn push(&self, commit: PendingCommit) {
         self.0.lock().commits.push((commit, None));
+    }
+
+    /// Adds an upload.
+    pub fn push_upload(&self, upload: PendingUpload) {
+        self.0.lock().uploads.push((upload, None));
+    }
+
+    /// The uploads that the checkpoint at `barrier` has to list beside [`PendingCommits::list`]: see [`Committer::settle`].
+    pub fn list_uploads(&self, barrier: BarrierNumber, committer: &Committer) -> Vec<PendingUpload> {
+        let mut pending = self.0.lock();
+        let through = committer.through(pending.job);
+        pending.uploads.retain(|(_, first)| first.is_none_or(|first| first > through));
+        pending.uploads.iter_mut().for_each(|(_, first)| *first = first.or(Some(barrier)));
+        pending.uploads.iter().map(|(upload, _)| upload.clone()).collect()
+    }
+
+    /// Whose they are.
+    pub fn job(&self) -> ObjectId {
+        self.0.lock().job
     }
 
     /// What the checkpoint at `barrier` has to list.
@@ -138,6 +195,26 @@ pub struct HiddenFiles {
     pub prefix: String,
 }
 
+/// Why what a checkpoint lists was not carried out.
+#[derive(Clone, Debug)]
+pub struct CommitFailure {
+    pub error: Error,
+    /// The objects that can't be made any more, because the store has lost them: to try again is in vain. Mostly none.
+    pub lost: Vec<PathBuf>,
+}
+
+impl From<Error> for CommitFailure {
+    fn from(error: Error) -> CommitFailure {
+        CommitFailure { error, lost: Vec::new() }
+    }
+}
+
+impl From<CommitFailure> for Error {
+    fn from(failure: CommitFailure) -> Error {
+        failure.error
+    }
+}
+
 /// Carries commits out, for all jobs of an engine.
 #[derive(Debug)]
 pub struct Committer {
@@ -147,19 +224,23 @@ pub struct Committer {
     through: Mutex<HashMap<ObjectId, BarrierNumber>>,
     /// From where each job's present run goes on, and the first barrier that it can have: what lies between is given up.
     runs: Mutex<HashMap<ObjectId, (BarrierNumber, BarrierNumber)>>,
+    /// The object stores that jobs write to.
+    stores: Mutex<HashMap<ObjectId, Objects>>,
 }
 
 /// Held while the commits of one job are carried out, or called off.
 #[derive(Debug, Default)]
 struct JobCommits {
     hidden: HashSet<HiddenFiles>,
+    /// Keys and numbers of uploads that a checkpoint may list, and that are not known to be completed.
+    uploads: HashSet<(String, String)>,
     dropped: bool,
 }
 
 impl Committer {
     /// A committer that knows of nothing carried out.
     pub fn new(files: FilesRef) -> Committer {
-        Committer { files, jobs: Mutex::default(), through: Mutex::default(), runs: Mutex::default() }
+        Committer { files, jobs: Mutex::default(), through: Mutex::default(), runs: Mutex::default(), stores: Mutex::default() }
     }
 
     /// The barrier up to which the commits of `job` are carried out, in this process.
@@ -191,18 +272,24 @@ impl Committer {
         self.jobs.lock().contains_key(&job)
     }
 
-    /// Carries out everything that the checkpoint of `job`, which is durable, lists. Waits for disk. After an error it is to be tried again.
-    pub fn commit(&self, job: ObjectId, checkpoint: &JobCheckpoint) -> Result<()> {
+    /// Carries out everything that the checkpoint of `job`, which is durable, lists. Waits for disk. After an error it is to be tried again, unless
+    /// something is lost.
+    pub fn commit(&self, job: ObjectId, checkpoint: &JobCheckpoint) -> Result<(), CommitFailure> {
         let commits: Vec<&PendingCommit> = checkpoint.commits().collect();
         if commits.is_empty() {
             return Ok(());
         }
         let own = self.job(job);
-        let own = own.lock();
+        let mut own = own.lock();
         if own.dropped || self.through(job) >= checkpoint.barrier || self.is_given_up(job, checkpoint.barrier) {
             return Ok(());
         }
-        self.carry_out(&commits)?;
+        let (objects, files): (Vec<&PendingCommit>, Vec<&PendingCommit>) =
+            commits.into_iter().partition(|commit| commit.is_in_object_store());
+        self.carry_out(&files)?;
+        if !objects.is_empty() {
+            self.carry_out_in_store(job, &objects, &mut own.uploads)?;
+        }
         self.through.lock().insert(job, checkpoint.barrier);
         Ok(())
     }
@@ -216,7 +303,7 @@ impl Committer {
         // What is taken back goes first: readers are told so before its files go.
         let removed = commits.iter().filter_map(|commit| match commit {
             PendingCommit::Remove { path } => Some(path.as_path()),
-            PendingCommit::File { .. } => None,
+            PendingCommit::File { .. } | PendingCommit::Upload { .. } => None,
         });
         let (mut records, rest): (Vec<&Path>, Vec<&Path>) = removed.partition(|path| is_record(path));
         // The newest first: what is left is always what an earlier reader saw.
@@ -268,6 +355,11 @@ impl Committer {
 
     /// Removes what a dropped job has not committed, whose subtasks have ended. From here on nothing of it is committed. Waits for disk.
     pub fn discard(&self, job: ObjectId) -> Result<()> {
+        // A commit that waits for a store ends, so that this one need not wait for it.
+        let objects = self.stores.lock().remove(&job);
+        if let Some(objects) = &objects {
+            objects.stop();
+        }
         let own = self.job(job);
         let mut own = own.lock();
         own.dropped = true;
@@ -279,7 +371,10 @@ impl Committer {
                 }
             }
         }
-        Ok(())
+        match objects {
+            Some(objects) => objects.for_another().call_off(own.uploads.drain().collect()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -300,19 +395,25 @@ struct Record {
     files: Vec<String>,
 }
 
-/// Writes a record that names `targets`, all at once. Waits for disk.
-pub fn write_record(files: &FilesRef, record: &Path, targets: &[&Path]) -> Result<()> {
+/// The content of the record `record`, which names `targets`.
+pub fn encode_record(record: &Path, targets: &[&Path]) -> Result<Vec<u8>> {
     let broken = || Error::internal(format!("\"{}\" is no place for a record", record.display()));
-    let folder = record.parent().ok_or_else(broken)?;
-    let root = folder.parent().ok_or_else(broken)?;
-    let name = record.file_name().and_then(|name| name.to_str()).ok_or_else(broken)?;
+    let root = record.parent().and_then(Path::parent).ok_or_else(broken)?;
     let mut named = Vec::with_capacity(targets.len());
     for target in targets {
         let path = target.strip_prefix(root).ok().and_then(Path::to_str);
         named.push(path.ok_or_else(broken)?.to_string());
     }
-    let json = serde_json::to_vec(&Record { format: RECORD_FORMAT, files: named })
-        .map_err(|e| Error::internal(format!("could not encode a record: {e}")))?;
+    serde_json::to_vec(&Record { format: RECORD_FORMAT, files: named })
+        .map_err(|e| Error::internal(format!("could not encode a record: {e}")))
+}
+
+/// Writes a record that names `targets`, all at once. Waits for disk.
+pub fn write_record(files: &FilesRef, record: &Path, targets: &[&Path]) -> Result<()> {
+    let broken = || Error::internal(format!("\"{}\" is no place for a record", record.display()));
+    let folder = record.parent().ok_or_else(broken)?;
+    let name = record.file_name().and_then(|name| name.to_str()).ok_or_else(broken)?;
+    let json = encode_record(record, targets)?;
     files.create_dir(folder)?;
     let temporary = folder.join(format!(".{name}.tmp"));
     files.write(&temporary, &json)?;

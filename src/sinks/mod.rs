@@ -59,18 +59,33 @@ impl OpenedSink {
     }
 }
 
+/// The connector that `job` writes to, and its options; `None` where it writes nothing outside.
+fn target<'a>(catalog: &'a Catalog, job: &'a Job) -> Result<Option<(&'a str, &'a BTreeMap<String, String>)>> {
+    match &job.kind {
+        JobKind::Sink { connector, options } => Ok(Some((connector, options))),
+        JobKind::Insert { target } => match catalog.get_id(*target).map(Arc::as_ref) {
+            Some(Object::ConnectorTable(table)) => Ok(Some((&table.connector, &table.options))),
+            _ => Err(Error::internal(format!("job {} has no table to write to", job.name))),
+        },
+        JobKind::MaterializedView { .. } => Ok(None),
+    }
+}
+
+/// Tells `committer` of the object store that `job` writes to, where it writes to one.
+pub fn register_objects(catalog: &Catalog, job: &Job, committer: &Committer) -> Result<()> {
+    let Some(("file", options)) = target(catalog, job)? else { return Ok(()) };
+    match FileConfig::parse(options)?.objects {
+        Some(place) => committer.register_objects(job.id, || place.open()).map(drop),
+        None => Ok(()),
+    }
+}
+
 /// Opens a sink for each of a job's subtasks. Waits for disk.
 pub fn open_sinks(context: &SinkContext<'_>) -> Result<Vec<OpenedSink>> {
-    let (connector, options) = match &context.job.kind {
-        JobKind::Sink { connector, options } => (connector, options),
-        JobKind::Insert { target } => match context.catalog.get_id(*target).map(Arc::as_ref) {
-            Some(Object::ConnectorTable(table)) => (&table.connector, &table.options),
-            _ => return Err(Error::internal(format!("job {} has no table to write to", context.job.name))),
-        },
-        JobKind::MaterializedView { .. } => return Err(Error::internal(format!("{} is not a sink", context.job.name))),
-    };
+    let target = target(context.catalog, context.job)?;
+    let (connector, options) = target.ok_or_else(|| Error::internal(format!("{} is not a sink", context.job.name)))?;
     let subtasks = 0..context.parallelism;
-    match connector.as_str() {
+    match connector {
         "blackhole" => Ok(subtasks.map(|_| OpenedSink::plain(blackhole::BlackholeSink::new(Arc::default()))).collect()),
         "file" => file::FileSink::open_all(FileConfig::parse(options)?, context),
         "print" => {
@@ -95,10 +110,9 @@ pub fn validate_sink(connector: &str, options: &BTreeMap<String, String>) -> Res
 
 /// Checks that a sink that is about to be made can take rows of `schema` that change as `changelog` says. `0A000` with the reason where it can't.
 pub fn validate_result(connector: &str, options: &BTreeMap<String, String>, schema: &SchemaRef, changelog: ChangelogMode) -> Result<()> {
-    let columns: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
     match connector {
-        "file" => FileConfig::parse(options)?.check_sink(&columns, changelog),
-        "socket" => crate::sources::socket::SocketConfig::parse(options)?.check_sink(changelog),
+        "file" => FileConfig::parse(options)?.check_sink(schema, changelog),
+        "socket" => crate::sources::socket::SocketConfig::parse(options)?.check_sink(schema, changelog),
         _ => Ok(()),
     }
 }

@@ -8,6 +8,7 @@ use super::file::{BadRecords, FileConfig, FileSource};
 use super::nexmark::{NexmarkConfig, NexmarkSource};
 use super::socket::{SocketConfig, SocketSource};
 use super::{Source, SourceContext, SourceEvent, SplitState, Splits};
+use crate::seams::spawn::in_place;
 use crate::stream::Batch;
 
 /// The connectors that give rows.
@@ -48,7 +49,7 @@ pub fn validate_table(table: &ConnectorTable) -> Result<Vec<Column>> {
         }
         "file" => {
             let config = FileConfig::parse(&table.options)?;
-            let columns = if table.columns.is_empty() { config.columns()? } else { table.columns.clone() };
+            let columns = if table.columns.is_empty() { in_place(|| config.columns())? } else { table.columns.clone() };
             config.check_table(&table.name, &columns)?;
             Ok(columns)
         }
@@ -115,6 +116,11 @@ pub fn open_sources(
 /// Whether a table keeps the records that can't be read.
 pub fn keeps_bad_records(table: &ConnectorTable) -> Result<bool> {
     Ok(table.connector == "file" && FileConfig::parse(&table.options)?.bad_records == BadRecords::DeadLetter)
+}
+
+/// Whether a source that comes to an end may have to be waited for meanwhile.
+pub fn waits_for_others(table: &ConnectorTable) -> Result<bool> {
+    Ok(table.connector == "file" && FileConfig::parse(&table.options)?.objects.is_some())
 }
 
 /// Whether a source comes to an end by itself.

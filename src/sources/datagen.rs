@@ -181,7 +181,7 @@ impl Generator {
                         _ => return Err(invalid(format!("column \"{}\" needs both min and max, or none", column.name))),
                     }
                 }
-                SqlType::Row(_) => {
+                SqlType::Row(_) | SqlType::Array(_) => {
                     return Err(Error::unsupported(format!("column \"{}\" of type {} is not supported", column.name, column.ty)));
                 }
             }
@@ -359,7 +359,7 @@ impl DatagenSource {
                 }
                 Arc::new(builder.finish())
             }
-            SqlType::Row(_) => return Err(Error::internal("a row column was not refused")),
+            SqlType::Row(_) | SqlType::Array(_) => return Err(Error::internal("a nested column was not refused")),
         })
     }
 

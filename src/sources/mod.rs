@@ -7,7 +7,7 @@ pub mod nexmark;
 pub mod socket;
 pub mod splits;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use weir_catalog::{ObjectId, Result};
@@ -15,6 +15,7 @@ use weir_catalog::{ObjectId, Result};
 use self::file::dead_letters::{self, DeadLetters};
 pub use self::splits::{SplitPortion, Splits};
 use crate::seams::files::FilesRef;
+use crate::seams::objects::ObjectUrl;
 use crate::sinks::commit::PendingCommits;
 use crate::state::memory_pool::{Charge, MemoryPool};
 use crate::stream::Batch;
@@ -26,6 +27,13 @@ pub struct SplitState {
     pub split: String,
     /// Where the next read goes on, in the connector's own form.
     pub offset: String,
+}
+
+impl SplitState {
+    /// Whether it is an object in an object store, whose offset may name a version: what the first formats of checkpoints, portions and savepoints have not.
+    pub fn is_of_object(&self) -> bool {
+        ObjectUrl::split(Path::new(&self.split)).is_some()
+    }
 }
 
 /// What a source has for its reader.

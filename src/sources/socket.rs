@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Read};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
+use arrow::datatypes::Schema;
 use weir_catalog::{ChangelogMode, Column, Error, Result, SqlState};
 
 use super::{Source, SourceEvent, SplitState};
@@ -67,8 +68,9 @@ impl SocketConfig {
         Ok(SocketConfig { hostname, port, format, skip_bad })
     }
 
-    /// Checks that rows which change as `changelog` says can be written.
-    pub fn check_sink(&self, changelog: ChangelogMode) -> Result<()> {
+    /// Checks that rows with these columns, which change as `changelog` says, can be written.
+    pub fn check_sink(&self, schema: &Schema, changelog: ChangelogMode) -> Result<()> {
+        self.format.check_schema(schema)?;
         if changelog != ChangelogMode::Append && self.format.changelog() == ChangelogMode::Append {
             return Err(Error::unsupported("the result is updated, and lines of plain rows can only be added to")
                 .with_hint("Use format 'debezium-json', or name a field for the row kind: row_kind = '...'."));

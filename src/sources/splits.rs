@@ -3,7 +3,8 @@
 //! Splits that will never change again, as those of files that were read to their end, are closed: they are gathered in portions, which are stored in a file
 //! each, once, and only named by the checkpoints that follow. So what is written at a checkpoint does not grow with all that was ever read.
 //!
-//! A portion's bytes are the line `weir-splits 1` and then, compressed with Zstandard, a JSON array of splits.
+//! A portion's bytes are the line `weir-splits 1`, or 2 where one of its splits is an object in an object store, and then, compressed with Zstandard, a JSON
+//! array of splits.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use crate::checkpoint::{CheckpointStore, FileHandle};
 use crate::seams::files::FilesRef;
 use crate::stream::BarrierNumber;
 
-/// The format of a portion that this weir writes.
-const FORMAT: u32 = 1;
+/// The highest format of a portion that this weir writes. It reads this and every older one.
+const FORMAT: u32 = 2;
 const MAGIC: &str = "weir-splits ";
 
 /// Where splits stand. Cheap to clone as far as they are closed.
@@ -64,7 +65,8 @@ impl SplitPortion {
     pub fn new(splits: &[SplitState]) -> Result<SplitPortion> {
         let failed = |e: &dyn std::fmt::Display| Error::internal(format!("could not encode splits: {e}"));
         let json = serde_json::to_vec(splits).map_err(|e| failed(&e))?;
-        let mut bytes = format!("{MAGIC}{FORMAT}\n").into_bytes();
+        let format = if splits.iter().any(SplitState::is_of_object) { 2 } else { 1 };
+        let mut bytes = format!("{MAGIC}{format}\n").into_bytes();
         bytes.extend(zstd::encode_all(json.as_slice(), 0).map_err(|e| failed(&e))?);
         Ok(SplitPortion { bytes, stored: Mutex::new(None) })
     }
@@ -89,7 +91,7 @@ impl SplitPortion {
         let end = self.bytes.iter().position(|byte| *byte == b'\n').ok_or_else(broken)?;
         let header = std::str::from_utf8(&self.bytes[..end]).map_err(|_| broken())?;
         match header.strip_prefix(MAGIC).and_then(|format| format.parse::<u32>().ok()) {
-            Some(FORMAT) => {}
+            Some(1..=FORMAT) => {}
             Some(newer) if newer > FORMAT => return Err(Error::newer_format("a portion of splits", newer, FORMAT)),
             _ => return Err(broken()),
         }
@@ -159,11 +161,21 @@ mod tests {
     }
 
     #[test]
+    fn only_portions_with_objects_are_of_format_2() {
+        let object = SplitState { split: "s3://b/in/a.csv".into(), offset: "9;9;0-9;00000000000000ab".into() };
+        for (splits, header) in [(splits(0..3), "weir-splits 1\n"), ([splits(0..3), vec![object]].concat(), "weir-splits 2\n")] {
+            let portion = SplitPortion::new(&splits).unwrap();
+            assert!(portion.bytes.starts_with(header.as_bytes()));
+            assert_eq!(portion.splits().unwrap(), splits);
+        }
+    }
+
+    #[test]
     fn damage_and_newer_formats_are_told() {
         let portion = |bytes: &[u8]| SplitPortion { bytes: bytes.to_vec(), stored: Mutex::new(None) };
         let code = |bytes: &[u8]| portion(bytes).splits().unwrap_err().code().as_str().to_string();
-        assert_eq!(code(b"weir-splits 2\nx"), "0A000");
-        for bytes in [&b""[..], b"weir-splits 1", b"weir-splits 1\nxyz", b"other 1\n"] {
+        assert_eq!(code(b"weir-splits 3\nx"), "0A000");
+        for bytes in [&b""[..], b"weir-splits 1", b"weir-splits 0\nx", b"weir-splits 1\nxyz", b"other 1\n"] {
             assert_eq!(code(bytes), "XX001");
         }
     }

@@ -1,5 +1,7 @@
-//! State that was written for one operator, brought to the layout that another reads: value columns that stay are copied, or cast to a wider type, new ones
-//! begin empty, and states change their tags. Keys stay as they are.
+//! State that was written for one operator, brought to the layout that another reads: columns that stay are copied, or cast to a wider type, new ones
+//! begin empty, and states change their tags.
+//!
+//! A key of a wider type has other bytes, and so another key group: each subtask reads all of them then, and keeps its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,11 +11,11 @@ use arrow::compute::CastOptions;
 use arrow::datatypes::DataType;
 use weir_catalog::{Error, Result};
 
-use super::{EncodedRows, RowCodec, StateBackend, StateSnapshot, Writes};
+use super::key_codec::STATE_PREFIX_BYTES;
+use super::{EncodedRows, Entry, KeyCodec, RowCodec, StateBackend, StateSnapshot, Writes};
 use crate::stream::KeyGroupRange;
+use crate::stream::key_group::{key_group, key_hash};
 
-/// The bytes of a key before the encoded key: key group and tag.
-const PREFIX_BYTES: usize = 3;
 /// How many entries are brought over at a time.
 const CHUNK: usize = 8192;
 
@@ -28,8 +30,23 @@ pub struct Conversion {
 pub struct StateConversion {
     pub from_tag: u8,
     pub to_tag: u8,
+    /// `None`: keys stay as they are.
+    pub keys: Option<KeyConversion>,
     /// `None`: values stay as they are.
     pub values: Option<ValueConversion>,
+}
+
+/// How the keys of a state become those of another. Each type is as wide as its former one, or wider, so that their order stays within a key group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyConversion {
+    pub from: Vec<DataType>,
+    pub to: Vec<DataType>,
+    /// How many of the columns are the operator's key, which decides the key group; the rest is one column of a map.
+    pub own: usize,
+    /// The bits of the map's column are inverted.
+    pub greatest_first: bool,
+    /// The keys are whole rows.
+    pub rows: bool,
 }
 
 /// How the values of a state become those of another.
@@ -54,11 +71,18 @@ pub enum ColumnOrigin {
 }
 
 impl Conversion {
+    /// Whether entries change their key group: then [`Conversion::run`] is to be given all of them.
+    pub fn moves_keys(&self) -> bool {
+        self.states.iter().any(|state| state.keys.as_ref().is_some_and(KeyConversion::moves))
+    }
+
     /// Brings what `from` has of the key groups in `range` into `to`, which is empty.
     pub fn run(&self, from: &dyn StateSnapshot, range: KeyGroupRange, to: &mut dyn StateBackend) -> Result<()> {
+        let moves = self.moves_keys();
+        let read = if moves { KeyGroupRange::ALL } else { range };
         for state in &self.states {
-            for group in range.start..range.end {
-                state.run(from, group, to)?;
+            for group in read.start..read.end {
+                if moves { state.run_apart(from, group, range, to)? } else { state.run(from, group, to)? }
             }
         }
         Ok(())
@@ -68,39 +92,127 @@ impl Conversion {
 impl StateConversion {
     /// Brings over one key group, in which the order of keys stays.
     fn run(&self, from: &dyn StateSnapshot, group: u16, to: &mut dyn StateBackend) -> Result<()> {
-        let [high, low] = group.to_be_bytes();
-        let mut entries = from.iter(&[high, low, self.from_tag], &tag_end(group, self.from_tag));
+        let (begin, end) = state_range(group, self.from_tag);
+        let mut entries = from.iter(&begin, &end);
         to.write_all(&mut |writes| {
-            let (mut keys, mut values) = (EncodedRows::new(), EncodedRows::new());
-            for entry in entries.by_ref().take(CHUNK) {
-                let (key, value) = entry?;
-                keys.push(key.get(PREFIX_BYTES..).ok_or_else(|| Error::corrupted("a key in the state is too short"))?);
-                values.push(&value);
+            let entries = entries.by_ref().take(CHUNK);
+            let (Keys { keys, .. }, values) = self.convert(entries)?;
+            for (key, value) in keys.iter().zip(values.iter()) {
+                let [high, low] = group.to_be_bytes();
+                writes.push_parts(&[&[high, low, self.to_tag], key], Some(value))?;
             }
-            self.push(group, &keys, &values, writes)?;
             Ok(!writes.is_empty())
         })
     }
 
-    fn push(&self, group: u16, keys: &EncodedRows, values: &EncodedRows, writes: &mut Writes) -> Result<()> {
-        let converted;
-        let values = match &self.values {
-            None => values,
-            Some(conversion) => {
-                converted = conversion.convert(values)?;
-                &converted
+    /// As [`StateConversion::run`], where keys change their key group: those of `range` are kept.
+    fn run_apart(&self, from: &dyn StateSnapshot, group: u16, range: KeyGroupRange, to: &mut dyn StateBackend) -> Result<()> {
+        let (begin, end) = state_range(group, self.from_tag);
+        let mut entries = from.iter(&begin, &end);
+        loop {
+            let (Keys { keys, own }, values) = self.convert(entries.by_ref().take(CHUNK))?;
+            if keys.is_empty() {
+                return Ok(());
             }
-        };
-        let [high, low] = group.to_be_bytes();
-        for (key, value) in keys.iter().zip(values.iter()) {
-            writes.push_parts(&[&[high, low, self.to_tag], key], Some(value))?;
+            let mut writes = Writes::new();
+            for ((key, value), own) in keys.iter().zip(values.iter()).zip(own) {
+                let group = key_group(key_hash(&key[..own]));
+                if range.contains(group) {
+                    let [high, low] = group.to_be_bytes();
+                    writes.push_parts(&[&[high, low, self.to_tag], key], Some(value))?;
+                }
+            }
+            writes.sort();
+            to.write(&writes)?;
         }
-        Ok(())
+    }
+
+    /// The entries, without what stands before their keys, as they will be.
+    fn convert(&self, entries: impl Iterator<Item = Result<Entry>>) -> Result<(Keys, EncodedRows)> {
+        let (mut keys, mut values) = (EncodedRows::new(), EncodedRows::new());
+        for entry in entries {
+            let (key, value) = entry?;
+            keys.push(key.get(STATE_PREFIX_BYTES..).ok_or_else(|| Error::corrupted("a key in the state is too short"))?);
+            values.push(&value);
+        }
+        let keys = match &self.keys {
+            Some(conversion) => conversion.convert(&keys)?,
+            None => Keys { keys, own: Vec::new() },
+        };
+        let values = match &self.values {
+            Some(conversion) => conversion.convert(&values)?,
+            None => values,
+        };
+        Ok((keys, values))
     }
 }
 
+/// Keys, and of each that was converted how many of its bytes are the operator's key.
+struct Keys {
+    keys: EncodedRows,
+    own: Vec<usize>,
+}
+
+impl KeyConversion {
+    fn moves(&self) -> bool {
+        self.from[..self.own] != self.to[..self.own]
+    }
+
+    fn codec(&self, types: &[DataType]) -> Result<KeyCodec> {
+        if self.rows { KeyCodec::of_rows(types) } else { KeyCodec::new(types) }
+    }
+
+    fn convert(&self, keys: &EncodedRows) -> Result<Keys> {
+        let widen = |columns: &[ArrayRef], to: &[DataType]| -> Result<Vec<ArrayRef>> {
+            columns.iter().zip(to).map(|(column, ty)| widened(column, ty)).collect()
+        };
+        let encode = |columns: &[ArrayRef], types: &[DataType]| -> Result<EncodedRows> {
+            let mut out = EncodedRows::new();
+            let codec = self.codec(types)?;
+            if columns.is_empty() {
+                codec.encode_n(keys.len(), &mut out)?
+            } else {
+                codec.encode(columns, &mut out)?
+            }
+            Ok(out)
+        };
+        let (own, rests) = self.codec(&self.from[..self.own])?.decode_first(keys.iter())?;
+        let own = encode(&widen(&own, &self.to[..self.own])?, &self.to[..self.own])?;
+        let lengths = own.iter().map(<[u8]>::len).collect();
+        if self.from.len() == self.own {
+            return Ok(Keys { keys: own, own: lengths });
+        }
+        let turn = |rows: &mut EncodedRows| {
+            if self.greatest_first {
+                rows.bytes.iter_mut().for_each(|byte| *byte = !*byte);
+            }
+        };
+        let mut last = EncodedRows::new();
+        rests.iter().for_each(|rest| last.push(rest));
+        turn(&mut last);
+        let values = self.codec(&self.from[self.own..])?.decode(last.iter())?;
+        let mut last = encode(&widen(&values, &self.to[self.own..])?, &self.to[self.own..])?;
+        turn(&mut last);
+        let mut out = EncodedRows::new();
+        let mut key = Vec::new();
+        for (own, last) in own.iter().zip(last.iter()) {
+            key.clear();
+            key.extend_from_slice(own);
+            key.extend_from_slice(last);
+            out.push(&key);
+        }
+        Ok(Keys { keys: out, own: lengths })
+    }
+}
+
+/// Where the keys of a state in a key group begin and end.
+pub fn state_range(group: u16, tag: u8) -> ([u8; STATE_PREFIX_BYTES], Vec<u8>) {
+    let [high, low] = group.to_be_bytes();
+    ([high, low, tag], tag_end(group, tag))
+}
+
 /// Behind the last key of a state in a key group.
-pub fn tag_end(group: u16, tag: u8) -> Vec<u8> {
+fn tag_end(group: u16, tag: u8) -> Vec<u8> {
     let [high, low] = group.to_be_bytes();
     match tag.checked_add(1) {
         Some(next) => vec![high, low, next],
@@ -135,15 +247,21 @@ impl ValueConversion {
     }
 }
 
+/// `values` as a type that has all of them.
+fn widened(values: &ArrayRef, ty: &DataType) -> Result<ArrayRef> {
+    if values.data_type() == ty {
+        return Ok(values.clone());
+    }
+    arrow::compute::cast_with_options(values, ty, &CastOptions { safe: false, ..CastOptions::default() })
+        .map_err(|e| Error::internal(format!("could not convert a state: {e}")))
+}
+
 fn column(origin: ColumnOrigin, ty: &DataType, old: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
     let failed = |e| Error::internal(format!("could not convert a state: {e}"));
     match origin {
         ColumnOrigin::Column(place) => {
             let values = old.get(place).ok_or_else(|| Error::internal("a state has fewer columns than its conversion"))?;
-            if values.data_type() == ty {
-                return Ok(values.clone());
-            }
-            arrow::compute::cast_with_options(values, ty, &CastOptions { safe: false, ..CastOptions::default() }).map_err(failed)
+            widened(values, ty)
         }
         ColumnOrigin::Null => Ok(new_null_array(ty, rows)),
         ColumnOrigin::Zero => {
@@ -203,8 +321,8 @@ mod tests {
         };
         let conversion = Conversion {
             states: vec![
-                StateConversion { from_tag: 0, to_tag: 0, values: Some(values.clone()) },
-                StateConversion { from_tag: 1, to_tag: 5, values: None },
+                StateConversion { from_tag: 0, to_tag: 0, keys: None, values: Some(values.clone()) },
+                StateConversion { from_tag: 1, to_tag: 5, keys: None, values: None },
             ],
         };
         let mut target = MemoryBackend::new();
@@ -248,5 +366,53 @@ mod tests {
         let out = both.convert(&mixed).unwrap();
         let decoded = RowCodec::new(&both.to).unwrap().decode(out.iter()).unwrap();
         assert_eq!((out.len(), decoded[0].as_primitive::<Int64Type>().null_count()), (2, 2));
+    }
+
+    #[test]
+    fn wider_keys_move_to_their_key_groups_and_keep_their_order() {
+        use crate::state::key_codec::append_state_key;
+        // A map under the key (int, text), of ints, greatest first.
+        let (from, to) =
+            ([DataType::Int32, DataType::Utf8, DataType::Int32], [DataType::Int64, DataType::Utf8, DataType::Decimal128(20, 2)]);
+        let entries = |types: &[DataType; 3], wide: bool| {
+            let mut content = Vec::new();
+            for (key, text, value) in [(1, "a", 7), (1, "a", -3), (-5, "b", 0), (900, "", 12)] {
+                let int = |value: i32| -> ArrayRef { Arc::new(Int32Array::from(vec![value])) };
+                let cast = |array: ArrayRef, ty: &DataType| arrow::compute::cast(&array, ty).unwrap();
+                let own = KeyCodec::new(&types[..2]).unwrap();
+                let text: ArrayRef = Arc::new(StringArray::from(vec![text]));
+                let mut encoded = EncodedRows::new();
+                own.encode(&[cast(int(key), &types[0]), text], &mut encoded).unwrap();
+                let mut last = EncodedRows::new();
+                KeyCodec::new(&types[2..]).unwrap().encode(&[cast(int(value), &types[2])], &mut last).unwrap();
+                let mut stored = Vec::new();
+                append_state_key(&mut stored, if wide { 4 } else { 2 }, encoded.get(0));
+                stored.extend(last.get(0).iter().map(|byte| !byte));
+                content.push((stored, vec![key as u8, value as u8]));
+            }
+            content.sort();
+            content
+        };
+        let mut source = MemoryBackend::new();
+        let mut writes = Writes::new();
+        entries(&from, false).iter().for_each(|(key, value)| writes.push(key, Some(value)).unwrap());
+        source.write(&writes).unwrap();
+        let keys = KeyConversion { from: from.to_vec(), to: to.to_vec(), own: 2, greatest_first: true, rows: false };
+        let conversion = Conversion { states: vec![StateConversion { from_tag: 2, to_tag: 4, keys: Some(keys), values: None }] };
+        assert!(conversion.moves_keys());
+        let mut found = Vec::new();
+        for (start, end) in [(0, 50), (50, 128)] {
+            let mut target = MemoryBackend::new();
+            let range = KeyGroupRange { start, end };
+            conversion.run(source.snapshot().unwrap().as_ref(), range, &mut target).unwrap();
+            target
+                .scan(&[], &[], &mut |key, value| {
+                    assert!(range.contains(u16::from_be_bytes([key[0], key[1]])));
+                    found.push((key.to_vec(), value.to_vec()));
+                    Ok(true)
+                })
+                .unwrap();
+        }
+        assert_eq!(found, entries(&to, true));
     }
 }

@@ -55,13 +55,14 @@ impl StateDescriptor {
         key: impl IntoIterator<Item = &'a Field>,
         value: impl IntoIterator<Item = &'a Field>,
     ) -> StateDescriptor {
+        let (key, value): (Vec<&Field>, Vec<&Field>) = (key.into_iter().collect(), value.into_iter().collect());
         StateDescriptor {
             name: name.into(),
             tag,
-            key_format: key_codec::FORMAT,
+            key_format: key_codec::format_of(key.iter().map(|field| field.data_type())),
             key: key.into_iter().map(StateColumn::of).collect(),
             greatest_first: false,
-            value_format: row_codec::FORMAT,
+            value_format: key_codec::format_of(value.iter().map(|field| field.data_type())),
             schemas: BTreeMap::from([(row_codec::FIRST_SCHEMA_NUMBER, value.into_iter().map(StateColumn::of).collect())]),
         }
     }
@@ -123,22 +124,49 @@ pub struct StateTexts {
 impl StateColumn {
     /// Its type. Errors with `0A000` for a name that this weir does not know.
     pub fn data_type(&self) -> Result<DataType> {
-        let decimal = || {
-            let (precision, scale) = self.type_name.strip_prefix("decimal128(")?.strip_suffix(')')?.split_once(',')?;
-            Some(DataType::Decimal128(precision.parse().ok()?, scale.parse().ok()?))
-        };
-        match self.type_name.as_str() {
-            "boolean" => Ok(DataType::Boolean),
-            "int32" => Ok(DataType::Int32),
-            "int64" => Ok(DataType::Int64),
-            "float64" => Ok(DataType::Float64),
-            "text" => Ok(DataType::Utf8),
-            "timestamp_us" => Ok(DataType::Timestamp(TimeUnit::Microsecond, None)),
-            other => decimal().ok_or_else(|| {
-                Error::unsupported(format!("column \"{}\" of a state has type {other}, which this weir does not know", self.name))
-            }),
+        let whole = |(ty, rest): (DataType, &str)| rest.is_empty().then_some(ty);
+        read_type(&self.type_name).and_then(whole).ok_or_else(|| {
+            Error::unsupported(format!("column \"{}\" of a state has type {}, which this weir does not know", self.name, self.type_name))
+        })
+    }
+}
+
+/// The type whose name `text` begins with, and what is behind it. Types nest as deep as SQL lets them.
+fn read_type(text: &str) -> Option<(DataType, &str)> {
+    if let Some(rest) = text.strip_prefix("array(") {
+        let (element, rest) = read_type(rest)?;
+        return Some((DataType::new_list(element, true), rest.strip_prefix(')')?));
+    }
+    if let Some(mut rest) = text.strip_prefix("row(") {
+        let mut fields = Vec::new();
+        loop {
+            // The name is a JSON string.
+            let mut names = serde_json::Deserializer::from_str(rest).into_iter::<String>();
+            let name = names.next()?.ok()?;
+            let (ty, behind) = read_type(rest.get(names.byte_offset()..)?.strip_prefix(' ')?)?;
+            fields.push(Field::new(name, ty, true));
+            match behind.strip_prefix(", ") {
+                Some(next) => rest = next,
+                None => return Some((DataType::Struct(fields.into()), behind.strip_prefix(')')?)),
+            }
         }
     }
+    if let Some(rest) = text.strip_prefix("decimal128(") {
+        let (digits, rest) = rest.split_once(')')?;
+        let (precision, scale) = digits.split_once(',')?;
+        return Some((DataType::Decimal128(precision.parse().ok()?, scale.parse().ok()?), rest));
+    }
+    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
+    let ty = match &text[..end] {
+        "boolean" => DataType::Boolean,
+        "int32" => DataType::Int32,
+        "int64" => DataType::Int64,
+        "float64" => DataType::Float64,
+        "text" => DataType::Utf8,
+        "timestamp_us" => DataType::Timestamp(TimeUnit::Microsecond, None),
+        _ => return None,
+    };
+    Some((ty, &text[end..]))
 }
 
 /// A type's name in a descriptor.
@@ -151,6 +179,13 @@ fn type_name(data_type: &DataType) -> String {
         DataType::Utf8 => "text".into(),
         DataType::Decimal128(precision, scale) => format!("decimal128({precision},{scale})"),
         DataType::Timestamp(TimeUnit::Microsecond, None) => "timestamp_us".into(),
+        DataType::List(element) => format!("array({})", type_name(element.data_type())),
+        DataType::Struct(fields) => {
+            let name = |name: &str| serde_json::Value::from(name).to_string();
+            let fields: Vec<String> =
+                fields.iter().map(|field| format!("{} {}", name(field.name()), type_name(field.data_type()))).collect();
+            format!("row({})", fields.join(", "))
+        }
         other => other.to_string().to_lowercase(),
     }
 }
@@ -173,15 +208,37 @@ mod tests {
     }
 
     #[test]
+    fn only_what_has_rows_or_arrays_needs_the_newer_format() {
+        let array = DataType::new_list(DataType::Int64, true);
+        let formats = |state: StateDescriptor| (state.key_format, state.value_format);
+        assert_eq!(formats(state(DataType::Int64, DataType::Utf8)), (1, 1));
+        assert_eq!(formats(state(DataType::Int64, array.clone())), (1, 2));
+        assert_eq!(formats(state(array, DataType::Utf8)), (2, 1));
+    }
+
+    #[test]
     fn a_type_comes_back_from_its_name() {
         let timestamp = DataType::Timestamp(TimeUnit::Microsecond, None);
-        for ty in
-            [DataType::Boolean, DataType::Int32, DataType::Int64, DataType::Float64, DataType::Utf8, timestamp, DataType::Decimal128(12, 3)]
-        {
+        let array = DataType::new_list(DataType::Decimal128(38, 10), true);
+        let row = DataType::Struct(vec![Field::new("a \"(b, c)\" \n", array.clone(), true), Field::new("d", DataType::Int64, true)].into());
+        for ty in [
+            DataType::Boolean,
+            DataType::Int32,
+            DataType::Int64,
+            DataType::Float64,
+            DataType::Utf8,
+            timestamp,
+            DataType::Decimal128(12, 3),
+            array,
+            DataType::new_list(row.clone(), true),
+            row,
+        ] {
             assert_eq!(StateColumn::of(&Field::new("c", ty.clone(), true)).data_type().unwrap(), ty);
         }
-        let unknown = StateColumn { name: "c".into(), type_name: "decimal128(x)".into() };
-        assert_eq!(unknown.data_type().unwrap_err().code().as_str(), "0A000");
+        for unknown in ["decimal128(x)", "int64)", "array(int64", "array()", "row()", "row(a int64)", "row(\"a\" int64, )", "map(text)"] {
+            let column = StateColumn { name: "c".into(), type_name: unknown.into() };
+            assert_eq!(column.data_type().expect_err(unknown).code().as_str(), "0A000");
+        }
     }
 
     #[test]
@@ -200,9 +257,9 @@ mod tests {
         inverted[0].greatest_first = true;
         assert!(StateDescriptor::check("u", &inverted, &present).is_err());
         let mut newer = present.clone();
-        newer[0].value_format += 1;
+        newer[0].value_format = row_codec::FORMAT + 1;
         let error = StateDescriptor::check("u", &newer, &present).unwrap_err();
         assert_eq!(error.code().as_str(), "0A000");
-        assert!(error.message().contains("format 2, newer than this weir's 1"), "{error}");
+        assert!(error.message().contains("format 3, newer than this weir's 2"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
 //! The key codec: rows of key columns to bytes whose order is the rows' order, and back.
 //!
-//! Format [`FORMAT`] = 1. A key is its columns one after another; a column is one marker byte, and for a value its bytes:
+//! Format 1, and [`FORMAT`] = 2 for keys with rows or arrays in them (see [`nested`]), which format 1 has not; all others are the same in both. A key is its columns one after another; a column is one marker byte, and for a value its bytes:
 //!
 //! | type | bytes after the marker |
 //! | --- | --- |
@@ -17,7 +17,7 @@
 //! - Byte order is the order of the rows: column by column, NULL first, false before true, numbers by value, every NaN after infinity, text by bytes.
 //! - Two rows have equal bytes exactly if they are not distinct: NULL equals NULL, `-0.0` equals `0.0`, every NaN equals every NaN.
 //! - Among keys of the same types none is a proper prefix of another, so that anything may follow a key.
-//! - What format 1 makes of a row never changes: `tests/compat/v1/key_codec.jsonl` holds samples.
+//! - What a format makes of a row never changes: `tests/compat/v1/key_codec.jsonl` holds samples of format 1, `tests/compat/v2/nested_codecs.jsonl` of format 2.
 
 use std::sync::Arc;
 
@@ -31,11 +31,19 @@ use weir_catalog::{Error, Result, SqlState};
 use crate::stream::KeyGroup;
 use crate::stream::key_group::{key_group, key_hash};
 
+pub(super) mod nested;
 #[cfg(test)]
 pub(super) mod tests;
 
-/// The number of the format that this file describes; it stands in the descriptor of each keyed state.
-pub const FORMAT: u32 = 1;
+use nested::NestedType;
+
+/// The highest number of the formats that this file describes; that of a keyed state stands in its descriptor, see [`format_of`].
+pub const FORMAT: u32 = 2;
+
+/// The number of the format of keys, or values, with columns of these types.
+pub fn format_of<'a>(types: impl IntoIterator<Item = &'a DataType>) -> u32 {
+    if types.into_iter().any(DataType::is_nested) { FORMAT } else { 1 }
+}
 
 /// The length of what stands before an encoded key in a backend: key group (2 bytes, big-endian) and state tag (1 byte).
 pub const STATE_PREFIX_BYTES: usize = 3;
@@ -159,8 +167,19 @@ pub fn append_state_prefix(out: &mut Vec<u8>, group: KeyGroup, tag: u8) {
     out.push(tag);
 }
 
-/// A key column's type.
+/// How doubles stand in a key. NULLs and all other types stand in one way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doubles {
+    /// -0.0 is 0.0, every NaN is one.
+    Equal,
+    /// -0.0 stands before 0.0, every NaN is one.
+    SignedZero,
+    /// Bit for bit: no key, but the bytes of a value.
+    Exact,
+}
+
+/// A key column's type.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ColumnType {
     Boolean,
     Int32,
@@ -169,6 +188,7 @@ pub(super) enum ColumnType {
     Decimal128 { precision: u8, scale: i8 },
     TimestampMicrosecond,
     Utf8,
+    Nested(NestedType),
 }
 
 impl ColumnType {
@@ -182,40 +202,43 @@ impl ColumnType {
             DataType::Decimal128(precision, scale) => ColumnType::Decimal128 { precision: *precision, scale: *scale },
             DataType::Timestamp(TimeUnit::Microsecond, None) => ColumnType::TimestampMicrosecond,
             DataType::Utf8 => ColumnType::Utf8,
+            DataType::Struct(fields) => ColumnType::Nested(NestedType::row(fields, role)?),
+            DataType::List(field) => ColumnType::Nested(NestedType::array(field, role)?),
             other => return Err(Error::unsupported(format!("columns of type {other} are not supported as {role}"))),
         })
     }
 
-    pub(super) fn to_arrow(self) -> DataType {
+    pub(super) fn to_arrow(&self) -> DataType {
         match self {
             ColumnType::Boolean => DataType::Boolean,
             ColumnType::Int32 => DataType::Int32,
             ColumnType::Int64 => DataType::Int64,
             ColumnType::Float64 => DataType::Float64,
-            ColumnType::Decimal128 { precision, scale } => DataType::Decimal128(precision, scale),
+            ColumnType::Decimal128 { precision, scale } => DataType::Decimal128(*precision, *scale),
             ColumnType::TimestampMicrosecond => DataType::Timestamp(TimeUnit::Microsecond, None),
             ColumnType::Utf8 => DataType::Utf8,
+            ColumnType::Nested(nested) => nested.to_arrow(),
         }
     }
 
     /// The bytes of a value, without marker; `None` where values differ in length.
-    pub(super) fn fixed_width(self) -> Option<usize> {
+    pub(super) fn fixed_width(&self) -> Option<usize> {
         match self {
             ColumnType::Boolean => Some(1),
             ColumnType::Int32 => Some(4),
             ColumnType::Int64 | ColumnType::Float64 | ColumnType::TimestampMicrosecond => Some(8),
             ColumnType::Decimal128 { .. } => Some(16),
-            ColumnType::Utf8 => None,
+            ColumnType::Utf8 | ColumnType::Nested(_) => None,
         }
     }
 }
 
 /// Checks that `columns` have `types` and the same length.
-pub(super) fn check_columns(types: &[ColumnType], columns: &[ArrayRef], rows: usize) -> Result<()> {
+pub(super) fn check_columns<'a>(types: impl ExactSizeIterator<Item = &'a ColumnType>, columns: &[ArrayRef], rows: usize) -> Result<()> {
     if types.len() != columns.len() {
         return Err(Error::internal(format!("a codec of {} columns was given {}", types.len(), columns.len())));
     }
-    for (i, (ty, column)) in types.iter().zip(columns).enumerate() {
+    for (i, (ty, column)) in types.zip(columns).enumerate() {
         if *column.data_type() != ty.to_arrow() {
             return Err(Error::internal(format!("column {i} of a codec has type {}, not {}", ty.to_arrow(), column.data_type())));
         }
@@ -230,21 +253,20 @@ pub(super) fn check_columns(types: &[ColumnType], columns: &[ArrayRef], rows: us
 #[derive(Clone, Debug)]
 pub struct KeyCodec {
     types: Vec<ColumnType>,
-    /// Whether -0.0 is another value than 0.0.
-    signed_zero: bool,
+    doubles: Doubles,
 }
 
 impl KeyCodec {
     /// A codec for keys of these columns; `0A000` for a type that cannot be in a key.
     pub fn new(types: &[DataType]) -> Result<KeyCodec> {
         let types = types.iter().map(|ty| ColumnType::new(ty, "a key")).collect::<Result<_>>()?;
-        Ok(KeyCodec { types, signed_zero: false })
+        Ok(KeyCodec { types, doubles: Doubles::Equal })
     }
 
     /// A codec for rows that are their own keys, which come back as they were: -0.0, which is 0.0 to GROUP BY and in an index, stands before it. Keys of
     /// other values are those of [`KeyCodec::new`].
     pub fn of_rows(types: &[DataType]) -> Result<KeyCodec> {
-        Ok(KeyCodec { signed_zero: true, ..KeyCodec::new(types)? })
+        Ok(KeyCodec { doubles: Doubles::SignedZero, ..KeyCodec::new(types)? })
     }
 
     /// Appends one key a row. Keys without columns have no row count here: see [`KeyCodec::encode_n`].
@@ -253,10 +275,10 @@ impl KeyCodec {
             return Err(Error::internal("a key without columns needs a row count"));
         };
         let rows = first.len();
-        check_columns(&self.types, columns, rows)?;
+        check_columns(self.types.iter(), columns, rows)?;
         match self.uniform_width(columns) {
             Some(width) => self.encode_uniform(columns, width, out),
-            None => self.encode_any(columns, rows, out),
+            None => self.encode_any(columns, rows, out)?,
         }
         Ok(())
     }
@@ -286,7 +308,7 @@ impl KeyCodec {
         if rests.iter().map(|key| key.len()).sum::<usize>() > i32::MAX as usize {
             return Err(Error::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "keys decoded at once are over 2 GiB"));
         }
-        let columns = self.types.iter().map(|ty| decode_column(*ty, &mut rests)).collect::<Result<Vec<_>>>()?;
+        let columns = self.types.iter().map(|ty| decode_column(ty, &mut rests)).collect::<Result<Vec<_>>>()?;
         Ok((columns, rests))
     }
 
@@ -315,26 +337,34 @@ impl KeyCodec {
                 ColumnType::TimestampMicrosecond => {
                     put_strided(bytes, width, at, timestamps(column).iter().map(|value| encode_i64(*value)));
                 }
-                ColumnType::Float64 => {
-                    put_strided(bytes, width, at, float64s(column).iter().map(|value| encode_f64(*value, self.signed_zero)))
-                }
+                ColumnType::Float64 => put_strided(bytes, width, at, float64s(column).iter().map(|value| encode_f64(*value, self.doubles))),
                 ColumnType::Decimal128 { .. } => {
                     put_strided(bytes, width, at, decimals(column).iter().map(|value| encode_i128(*value)));
                 }
                 // `uniform_width` found no width for it.
-                ColumnType::Utf8 => unreachable!("text has no fixed width"),
+                ColumnType::Utf8 | ColumnType::Nested(_) => unreachable!("it has no fixed width"),
             }
             at += 1 + ty.fixed_width().unwrap_or(0);
         }
     }
 
-    fn encode_any(&self, columns: &[ArrayRef], rows: usize, out: &mut EncodedRows) {
+    fn encode_any(&self, columns: &[ArrayRef], rows: usize, out: &mut EncodedRows) -> Result<()> {
+        // Rows and arrays are put together apart, column by column.
+        let mut nested = Vec::new();
         let mut places = vec![0; rows];
         for (ty, column) in self.types.iter().zip(columns) {
-            add_lengths(*ty, column, &mut places);
+            match ty {
+                ColumnType::Nested(ty) => {
+                    let encoded = ty.encode(column, self.doubles)?;
+                    places.iter_mut().zip(encoded.iter()).for_each(|(length, field)| *length += field.len());
+                    nested.push(encoded);
+                }
+                ty => add_lengths(ty, column, &mut places),
+            }
         }
         out.grow(&mut places);
         let bytes = &mut out.bytes;
+        let mut nested = nested.iter();
         for (ty, column) in self.types.iter().zip(columns) {
             let nulls = column.nulls();
             match ty {
@@ -356,15 +386,23 @@ impl KeyCodec {
                 }
                 ColumnType::Float64 => {
                     let values = float64s(column);
-                    put_nullable(bytes, &mut places, nulls, |row| encode_f64(values[row], self.signed_zero));
+                    put_nullable(bytes, &mut places, nulls, |row| encode_f64(values[row], self.doubles));
                 }
                 ColumnType::Decimal128 { .. } => {
                     let values = decimals(column);
                     put_nullable(bytes, &mut places, nulls, |row| encode_i128(values[row]));
                 }
                 ColumnType::Utf8 => put_text(bytes, &mut places, column.as_string::<i32>()),
+                ColumnType::Nested(_) => {
+                    let encoded = nested.next().ok_or_else(|| Error::internal("a column of a key was lost"))?;
+                    for (place, field) in places.iter_mut().zip(encoded.iter()) {
+                        bytes[*place..*place + field.len()].copy_from_slice(field);
+                        *place += field.len();
+                    }
+                }
             }
         }
+        Ok(())
     }
 }
 
@@ -404,10 +442,12 @@ fn encode_i128(value: i128) -> [u8; 16] {
 }
 
 #[inline]
-fn encode_f64(value: f64, signed_zero: bool) -> [u8; 8] {
-    let bits = if value.is_nan() {
+fn encode_f64(value: f64, doubles: Doubles) -> [u8; 8] {
+    let bits = if doubles == Doubles::Exact {
+        value.to_bits()
+    } else if value.is_nan() {
         0x7FF8_0000_0000_0000
-    } else if value == 0.0 && !signed_zero {
+    } else if value == 0.0 && doubles == Doubles::Equal {
         0 // also -0.0
     } else {
         value.to_bits()
@@ -444,7 +484,7 @@ fn put_strided<const N: usize>(bytes: &mut [u8], width: usize, at: usize, values
 }
 
 /// Adds to each row's length that of its field.
-fn add_lengths(ty: ColumnType, column: &ArrayRef, lengths: &mut [usize]) {
+fn add_lengths(ty: &ColumnType, column: &ArrayRef, lengths: &mut [usize]) {
     let nulls = column.nulls();
     if let Some(width) = ty.fixed_width() {
         match nulls {
@@ -522,7 +562,7 @@ fn malformed(reason: &str) -> Error {
 }
 
 /// Takes one column off the front of each key.
-fn decode_column(ty: ColumnType, rests: &mut [&[u8]]) -> Result<ArrayRef> {
+fn decode_column(ty: &ColumnType, rests: &mut [&[u8]]) -> Result<ArrayRef> {
     Ok(match ty {
         ColumnType::Boolean => {
             let (values, nulls) = take_fixed(rests, |[byte]: [u8; 1]| byte)?;
@@ -552,6 +592,7 @@ fn decode_column(ty: ColumnType, rests: &mut [&[u8]]) -> Result<ArrayRef> {
             Arc::new(Decimal128Array::new(ScalarBuffer::from(values), nulls).with_data_type(ty.to_arrow()))
         }
         ColumnType::Utf8 => take_text(rests)?,
+        ColumnType::Nested(nested) => nested.decode(rests)?,
     })
 }
 

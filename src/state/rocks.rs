@@ -17,6 +17,7 @@ use rocksdb::{
 };
 use weir_catalog::{Error, Result, SqlState};
 
+use super::run_file::RunReader;
 use super::{Entry, RestorePart, StateBackend, StateBackendKind, StateSize, StateSnapshot, Writes, key_range};
 use crate::seams::faults::{self, Fault};
 use crate::stream::KeyGroupRange;
@@ -41,8 +42,13 @@ const COMPACTION_MIN_RUNS: i32 = 8;
 const MAX_SIZE_AMPLIFICATION_PERCENT: i32 = 50;
 const BLOCK_BYTES: usize = 8 << 10;
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
+/// How many entries of the file of a recent run are in hand at a time.
+const RECENT_CHUNK_ENTRIES: usize = 32 * 1024;
 const MAX_OPEN_FILES: i32 = 512;
 const TABLE_FILE_EXTENSION: &str = "sst";
+/// Files of a checkpoint whose names begin so hold what was written after all that RocksDB has: see `recent.rs`. A number follows.
+pub(super) const RECENT_FILE_PREFIX: &str = "recent-";
+pub(super) const RECENT_FILE_SUFFIX: &str = ".run";
 
 /// What all databases of a process share: block cache (with index and filter blocks, and the memtables charged to it) and background threads.
 #[derive(Clone)]
@@ -214,10 +220,11 @@ impl RocksBackend {
             ingested_files: 0,
         };
         if let Some((_, base)) = largest {
+            backend.add_recent(&base.dir)?;
             backend.delete_groups(KeyGroupRange { start: base.range.start, end: range.start.max(base.range.start) })?;
             backend.delete_groups(KeyGroupRange { start: range.end.min(base.range.end), end: base.range.end })?;
             for part in parts.iter().filter(|part| !std::ptr::eq(**part, base)) {
-                backend.add_part(part, range)?;
+                backend.add_part(shared, part, range)?;
             }
             backend.changed = parts.len() > 1 || base.range != range;
         }
@@ -238,12 +245,32 @@ impl RocksBackend {
         database.db.write_opt(batch, &self.write_options).map_err(|error| database.error("drop key groups", &error))
     }
 
+    /// Adds what the files of recent runs in `part` hold, the oldest first.
+    fn add_recent(&mut self, part: &Path) -> Result<()> {
+        for name in recent_files(part)? {
+            let mut run = RunReader::open(&part.join(&name))?;
+            self.write_all(&mut |chunk| run.read(chunk, RECENT_CHUNK_ENTRIES))?;
+        }
+        Ok(())
+    }
+
     /// Adds the entries of `part` in `range`.
-    fn add_part(&mut self, part: &RestorePart, range: KeyGroupRange) -> Result<()> {
+    fn add_part(&mut self, shared: &SharedRocks, part: &RestorePart, range: KeyGroupRange) -> Result<()> {
+        if !recent_files(&part.dir)?.is_empty() {
+            // Its runs go into a database of its own first.
+            let dir = self.database.dir.with_added_extension("joined");
+            let joined = RocksBackend::open(shared, &dir, std::slice::from_ref(part), part.range)?;
+            self.add_database(&joined.database, part.range, range)?;
+            drop(joined);
+            return std::fs::remove_dir_all(&dir).map_err(|error| Error::io(format!("remove folder {dir:?}"), &error));
+        }
         let source = DB::open_for_read_only(&self.options, &part.dir, false)
             .map_err(|error| rocks_error("be opened", &error).with_context(format!("state in {:?}", part.dir)))?;
-        let source = Database { db: source, dir: part.dir.clone() };
-        let mut added = KeyGroupRange { start: range.start.max(part.range.start), end: range.end.min(part.range.end) };
+        self.add_database(&Database { db: source, dir: part.dir.clone() }, part.range, range)
+    }
+
+    fn add_database(&mut self, source: &Database, present: KeyGroupRange, range: KeyGroupRange) -> Result<()> {
+        let mut added = KeyGroupRange { start: range.start.max(present.start), end: range.end.min(present.end) };
         if faults::is_planted(Fault::KeyGroupLost) {
             added.start += 1;
         }
@@ -512,7 +539,12 @@ impl Iterator for Entries<'_> {
     }
 }
 
-/// Whether a file of a RocksDB checkpoint never changes under its name within one incarnation of the database, so that it need not be stored again.
+/// Whether a file of a checkpoint never changes under its name within one incarnation of its backend, so that it need not be stored again.
+pub fn never_changes(name: &str) -> bool {
+    is_table_file(name) || is_recent_file(name)
+}
+
+/// Whether a file is one of RocksDB's tables.
 pub fn is_table_file(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|extension| extension == TABLE_FILE_EXTENSION)
 }
@@ -528,6 +560,27 @@ fn folder_files(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
+/// Whether a file of a checkpoint holds what was written after all that RocksDB has. Its name means nothing to another opening of the backend.
+pub fn is_recent_file(name: &str) -> bool {
+    name.starts_with(RECENT_FILE_PREFIX)
+}
+
+/// The files of recent runs in `dir`, the oldest first.
+fn recent_files(dir: &Path) -> Result<Vec<String>> {
+    let number = |name: &str| {
+        let number = name.strip_prefix(RECENT_FILE_PREFIX)?.strip_suffix(RECENT_FILE_SUFFIX).and_then(|number| number.parse::<u64>().ok());
+        Some(number.ok_or_else(|| Error::corrupted(format!("file {name:?} in {dir:?} is not one of a state"))))
+    };
+    let mut files = Vec::new();
+    for name in folder_files(dir)? {
+        if let Some(number) = number(&name) {
+            files.push((number?, name));
+        }
+    }
+    files.sort();
+    Ok(files.into_iter().map(|(_, name)| name).collect())
+}
+
 fn folder_bytes(dir: &Path) -> Result<u64> {
     let mut bytes = 0;
     for name in folder_files(dir)? {
@@ -539,7 +592,7 @@ fn folder_bytes(dir: &Path) -> Result<u64> {
 
 /// Brings the files of a checkpoint into the folder of a new database.
 fn link_files(from: &Path, to: &Path) -> Result<()> {
-    for name in folder_files(from)? {
+    for name in folder_files(from)?.into_iter().filter(|name| !is_recent_file(name)) {
         let (source, target) = (from.join(&name), to.join(&name));
         // RocksDB appends to what is not a table file. A file system that cannot link gets copies of all.
         if !is_table_file(&name) || std::fs::hard_link(&source, &target).is_err() {

@@ -1,14 +1,15 @@
 //! The value codec: rows to the bytes that stand behind a key in a state backend, and back.
 //!
-//! Format [`FORMAT`] = 1. A value is, in this order, all numbers little-endian:
+//! Format 1, and [`FORMAT`] = 2 for values with rows or arrays in them, which format 1 has not; all others are the same in both. A value is, in this order,
+//! all numbers little-endian:
 //!
 //! | part | bytes |
 //! | --- | --- |
 //! | schema number | 1: which of the schemas in the state's descriptor the row has |
 //! | flags | 1: none is defined, so 0 |
 //! | null bitmap | one bit a column, rounded up to bytes; column `i` is bit `i % 8` (from the lowest) of byte `i / 8`; set for NULL, and for no other bit |
-//! | fixed part | for each column its field: Boolean 1 byte (0, 1), Int32 4, Int64, Float64 and Timestamp(Microsecond) 8, Decimal128 16; Utf8 4: where its bytes end in the variable part. The field of a NULL is zero (of a text: the end of the text before) |
-//! | variable part | the bytes of the texts, in column order |
+//! | fixed part | for each column its field: Boolean 1 byte (0, 1), Int32 4, Int64, Float64 and Timestamp(Microsecond) 8, Decimal128 16; Utf8, Struct and List 4: where its bytes end in the variable part. The field of a NULL is zero (of what has bytes in the variable part: where those before it end) |
+//! | variable part | in column order the bytes of the texts; those of a row or array as in a key, its marker in front, but doubles bit for bit |
 //!
 //! # Invariants
 //! - Every field stands at the same place in all rows of a schema, so that a column is decoded without looking at others.
@@ -24,13 +25,14 @@ use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffe
 use arrow::datatypes::{DataType, Decimal128Type, Float64Type, Int32Type, Int64Type, TimestampMicrosecondType};
 use weir_catalog::{Error, Result, SqlState};
 
-use super::key_codec::{ColumnType, EncodedRows, check_columns};
+use super::key_codec::nested::NestedType;
+use super::key_codec::{ColumnType, Doubles, EncodedRows, check_columns};
 
 #[cfg(test)]
 mod tests;
 
-/// The number of the format that this file describes; it stands in the descriptor of each state.
-pub const FORMAT: u32 = 1;
+/// The highest number of the formats that this file describes; that of a state stands in its descriptor, see [`super::key_codec::format_of`].
+pub const FORMAT: u32 = 2;
 
 /// The schema number of values whose schema never changed.
 pub const FIRST_SCHEMA_NUMBER: u8 = 1;
@@ -54,8 +56,9 @@ impl RowCodec {
         let mut columns = Vec::with_capacity(types.len());
         for ty in types {
             let ty = ColumnType::new(ty, "a state's value")?;
+            let width = ty.fixed_width().unwrap_or(TEXT_END_BYTES);
             columns.push((ty, place));
-            place += ty.fixed_width().unwrap_or(TEXT_END_BYTES);
+            place += width;
         }
         Ok(RowCodec { schema_number: FIRST_SCHEMA_NUMBER, columns, fixed_bytes: place })
     }
@@ -83,10 +86,9 @@ impl RowCodec {
 
     /// Appends the `rows` rows of `columns`.
     pub fn encode_into(&self, columns: &[ArrayRef], rows: usize, out: &mut EncodedRows) -> Result<()> {
-        let types: Vec<ColumnType> = self.columns.iter().map(|(ty, _)| *ty).collect();
-        check_columns(&types, columns, rows)?;
-        if types.contains(&ColumnType::Utf8) {
-            return self.encode_with_text(columns, rows, out);
+        check_columns(self.columns.iter().map(|(ty, _)| ty), columns, rows)?;
+        if self.has_variable() {
+            return self.encode_variable(columns, rows, out);
         }
         let width = self.fixed_bytes;
         let bytes = out.grow_uniform(rows, width);
@@ -94,21 +96,28 @@ impl RowCodec {
             row[0] = self.schema_number;
         }
         for (i, ((ty, place), column)) in self.columns.iter().zip(columns).enumerate() {
-            put_fixed(&mut UniformRows { bytes, width }, *ty, column, i, *place);
+            put_fixed(&mut UniformRows { bytes, width }, ty, column, i, *place);
         }
         Ok(())
     }
 
-    fn encode_with_text(&self, columns: &[ArrayRef], rows: usize, out: &mut EncodedRows) -> Result<()> {
+    fn encode_variable(&self, columns: &[ArrayRef], rows: usize, out: &mut EncodedRows) -> Result<()> {
         let mut places = vec![self.fixed_bytes; rows];
+        // Rows and arrays are put together apart, column by column.
+        let mut nested = Vec::new();
         for ((ty, _), column) in self.columns.iter().zip(columns) {
-            if *ty == ColumnType::Utf8 {
-                let text = column.as_string::<i32>();
-                for (row, length) in places.iter_mut().enumerate() {
-                    if text.is_valid(row) {
-                        *length += text.value_length(row) as usize;
-                    }
+            let valid = places.iter_mut().enumerate().filter(|(row, _)| column.is_valid(*row));
+            match ty {
+                ColumnType::Utf8 => {
+                    let text = column.as_string::<i32>();
+                    valid.for_each(|(row, length)| *length += text.value_length(row) as usize);
                 }
+                ColumnType::Nested(ty) => {
+                    let encoded = ty.encode(column, Doubles::Exact)?;
+                    valid.for_each(|(row, length)| *length += encoded.get(row).len());
+                    nested.push(encoded);
+                }
+                _ => {}
             }
         }
         if places.iter().any(|length| *length > u32::MAX as usize) {
@@ -123,24 +132,20 @@ impl RowCodec {
         }
         // How many bytes of each row's variable part are written.
         let mut filled = vec![0usize; rows];
+        let mut nested = nested.iter();
         for (i, ((ty, place), column)) in self.columns.iter().zip(columns).enumerate() {
+            let mut variable =
+                VariableColumn { bytes: &mut *bytes, offsets, filled: &mut filled, start: self.fixed_bytes, place: *place, i };
             match ty {
                 ColumnType::Utf8 => {
                     let text = column.as_string::<i32>();
-                    for (row, filled) in filled.iter_mut().enumerate() {
-                        let bytes = &mut bytes[offsets[row]..offsets[row + 1]];
-                        if text.is_valid(row) {
-                            let value = text.value(row).as_bytes();
-                            let at = self.fixed_bytes + *filled;
-                            bytes[at..at + value.len()].copy_from_slice(value);
-                            *filled += value.len();
-                        } else {
-                            bytes[HEADER_BYTES + i / 8] |= 1 << (i % 8);
-                        }
-                        bytes[*place..*place + TEXT_END_BYTES].copy_from_slice(&(*filled as u32).to_le_bytes());
-                    }
+                    variable.fill(|row| text.is_valid(row).then(|| text.value(row).as_bytes()));
                 }
-                _ => put_fixed(&mut VaryingRows { bytes, offsets }, *ty, column, i, *place),
+                ColumnType::Nested(_) => {
+                    let encoded = nested.next().ok_or_else(|| Error::internal("a column of a row was lost"))?;
+                    variable.fill(|row| column.is_valid(row).then(|| encoded.get(row)));
+                }
+                ty => put_fixed(&mut VaryingRows { bytes, offsets }, ty, column, i, *place),
             }
         }
         Ok(())
@@ -150,31 +155,31 @@ impl RowCodec {
     pub fn decode<'a>(&self, rows: impl Iterator<Item = &'a [u8]>) -> Result<Vec<ArrayRef>> {
         let rows: Vec<&'a [u8]> = rows.collect();
         self.check_rows(&rows)?;
-        // Where each row's next text begins.
-        let mut text_starts = vec![self.fixed_bytes; if self.has_text() { rows.len() } else { 0 }];
+        // Where the bytes of each row's next text, row or array begin.
+        let mut starts = vec![self.fixed_bytes; if self.has_variable() { rows.len() } else { 0 }];
         let columns = self
             .columns
             .iter()
             .enumerate()
-            .map(|(i, (ty, place))| self.decode_column(i, *ty, *place, &rows, &mut text_starts))
+            .map(|(i, (ty, place))| self.decode_column(i, ty, *place, &rows, &mut starts))
             .collect::<Result<Vec<_>>>()?;
-        if text_starts.iter().zip(&rows).any(|(end, row)| *end != row.len()) {
+        if starts.iter().zip(&rows).any(|(end, row)| *end != row.len()) {
             return Err(malformed("it is longer than its columns"));
         }
         Ok(columns)
     }
 
-    fn has_text(&self) -> bool {
-        self.columns.iter().any(|(ty, _)| *ty == ColumnType::Utf8)
+    fn has_variable(&self) -> bool {
+        self.columns.iter().any(|(ty, _)| ty.fixed_width().is_none())
     }
 
     fn check_rows(&self, rows: &[&[u8]]) -> Result<()> {
-        let has_text = self.has_text();
+        let has_variable = self.has_variable();
         let spare_bits = if self.columns.len().is_multiple_of(8) { 0 } else { u8::MAX << (self.columns.len() % 8) };
         let bitmap_end = HEADER_BYTES + self.columns.len().div_ceil(8);
         let mut total = 0;
         for row in rows {
-            if row.len() < self.fixed_bytes || (!has_text && row.len() != self.fixed_bytes) {
+            if row.len() < self.fixed_bytes || (!has_variable && row.len() != self.fixed_bytes) {
                 return Err(malformed(&format!("it has {} bytes where {} are expected", row.len(), self.fixed_bytes)));
             }
             if row[0] != self.schema_number {
@@ -188,14 +193,14 @@ impl RowCodec {
             }
             total += row.len();
         }
-        // Text has 31-bit offsets.
-        if has_text && total > i32::MAX as usize {
+        // Texts and arrays have 31-bit offsets.
+        if has_variable && total > i32::MAX as usize {
             return Err(Error::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "rows decoded at once are over 2 GiB"));
         }
         Ok(())
     }
 
-    fn decode_column(&self, i: usize, ty: ColumnType, place: usize, rows: &[&[u8]], text_starts: &mut [usize]) -> Result<ArrayRef> {
+    fn decode_column(&self, i: usize, ty: &ColumnType, place: usize, rows: &[&[u8]], starts: &mut [usize]) -> Result<ArrayRef> {
         let byte = HEADER_BYTES + i / 8;
         let bit = 1u8 << (i % 8);
         let is_null = |row: &[u8]| row[byte] & bit != 0;
@@ -219,14 +224,8 @@ impl RowCodec {
                 let mut values = Vec::new();
                 let mut offsets = Vec::with_capacity(rows.len() + 1);
                 offsets.push(0i32);
-                for (row, start) in rows.iter().zip(text_starts) {
-                    let end = self.fixed_bytes + u32::from_le_bytes(array(&row[place..place + TEXT_END_BYTES])) as usize;
-                    let text = row.get(*start..end).ok_or_else(|| malformed("a text lies outside of it"))?;
-                    if is_null(row) && !text.is_empty() {
-                        return Err(malformed("a null text has bytes"));
-                    }
-                    values.extend_from_slice(text);
-                    *start = end;
+                for (row, start) in rows.iter().zip(starts) {
+                    values.extend_from_slice(self.variable(row, start, place, is_null(row))?);
                     // No overflow: `check_rows` has checked the rows' length altogether.
                     offsets.push(values.len() as i32);
                 }
@@ -234,8 +233,36 @@ impl RowCodec {
                     .map_err(|_| malformed("a text is not UTF-8"))?;
                 Arc::new(text)
             }
+            ColumnType::Nested(nested) => {
+                let fields = rows.iter().zip(starts).map(|(row, start)| self.variable(row, start, place, is_null(row)));
+                decode_nested(nested, &fields.collect::<Result<Vec<_>>>()?)?
+            }
         })
     }
+
+    /// The bytes from `start` on that the field at `place` of `row` says where they end; moves `start` behind them.
+    fn variable<'a>(&self, row: &'a [u8], start: &mut usize, place: usize, is_null: bool) -> Result<&'a [u8]> {
+        let end = self.fixed_bytes + u32::from_le_bytes(array(&row[place..place + TEXT_END_BYTES])) as usize;
+        let bytes = row.get(*start..end).ok_or_else(|| malformed("a text, row or array lies outside of it"))?;
+        if is_null && !bytes.is_empty() {
+            return Err(malformed("a null text, row or array has bytes"));
+        }
+        *start = end;
+        Ok(bytes)
+    }
+}
+
+/// A column of rows or arrays from the bytes of each; there are none where it is NULL.
+fn decode_nested(ty: &NestedType, fields: &[&[u8]]) -> Result<ArrayRef> {
+    let mut rests: Vec<&[u8]> = fields.iter().map(|field| if field.is_empty() { &[0][..] } else { *field }).collect();
+    let column = ty.decode(&mut rests)?;
+    if rests.iter().any(|rest| !rest.is_empty()) {
+        return Err(malformed("a row or array is longer than it says"));
+    }
+    if fields.iter().enumerate().any(|(row, field)| column.is_null(row) != field.is_empty()) {
+        return Err(malformed("a row or array is null where the bitmap says that it is not"));
+    }
+    Ok(column)
 }
 
 /// The bytes of a row of one BIGINT that is not NULL: [`encode_count`].
@@ -291,8 +318,39 @@ impl RowsMut for VaryingRows<'_> {
     }
 }
 
-/// Writes the fields of column `i`, which is not text, at `place` of each row.
-fn put_fixed(rows: &mut impl RowsMut, ty: ColumnType, column: &ArrayRef, i: usize, place: usize) {
+/// A column whose values stand in the variable part of rows that are being written.
+struct VariableColumn<'a> {
+    bytes: &'a mut [u8],
+    offsets: &'a [usize],
+    /// How many bytes of each row's variable part are written.
+    filled: &'a mut [usize],
+    /// Where the variable part begins.
+    start: usize,
+    /// Where the column's field is.
+    place: usize,
+    i: usize,
+}
+
+impl VariableColumn<'_> {
+    /// Writes the bytes that `value` gives for each row, `None` for NULL.
+    fn fill<'v>(&mut self, value: impl Fn(usize) -> Option<&'v [u8]>) {
+        for (row, filled) in self.filled.iter_mut().enumerate() {
+            let bytes = &mut self.bytes[self.offsets[row]..self.offsets[row + 1]];
+            match value(row) {
+                Some(value) => {
+                    let at = self.start + *filled;
+                    bytes[at..at + value.len()].copy_from_slice(value);
+                    *filled += value.len();
+                }
+                None => bytes[HEADER_BYTES + self.i / 8] |= 1 << (self.i % 8),
+            }
+            bytes[self.place..self.place + TEXT_END_BYTES].copy_from_slice(&(*filled as u32).to_le_bytes());
+        }
+    }
+}
+
+/// Writes the fields of column `i`, of a fixed width, at `place` of each row.
+fn put_fixed(rows: &mut impl RowsMut, ty: &ColumnType, column: &ArrayRef, i: usize, place: usize) {
     match ty {
         ColumnType::Boolean => {
             let values = column.as_boolean().values();
@@ -318,7 +376,7 @@ fn put_fixed(rows: &mut impl RowsMut, ty: ColumnType, column: &ArrayRef, i: usiz
             let values = column.as_primitive::<Decimal128Type>().values();
             rows.for_each(|row, bytes| bytes[place..place + 16].copy_from_slice(&values[row].to_le_bytes()));
         }
-        ColumnType::Utf8 => unreachable!("text is written by encode_with_text"),
+        ColumnType::Utf8 | ColumnType::Nested(_) => unreachable!("it is written by encode_variable"),
     }
     let Some(nulls) = column.nulls().filter(|nulls| nulls.null_count() > 0) else {
         return;

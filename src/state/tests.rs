@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 use weir_catalog::Result;
 
+use super::memory_pool::MemoryPool;
 use super::*;
 use crate::stream::key_group::MAX_PARALLELISM;
 
@@ -18,6 +19,7 @@ pub(super) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 pub(super) enum Kind {
     Memory,
     Rocks,
+    Recent,
 }
 
 pub(super) fn shared_rocks() -> SharedRocks {
@@ -28,13 +30,20 @@ pub(super) fn shared_rocks() -> SharedRocks {
 pub(super) struct Backends {
     kind: Kind,
     pub shared: SharedRocks,
+    recent: Arc<RecentMemory>,
     pub folder: TempDir,
     count: u32,
 }
 
 impl Backends {
     pub fn new(kind: Kind) -> Backends {
-        Backends { kind, shared: shared_rocks(), folder: tempfile::tempdir().expect("a temporary folder"), count: 0 }
+        Backends {
+            kind,
+            shared: shared_rocks(),
+            recent: RecentMemory::new(MemoryPool::new(8192)),
+            folder: tempfile::tempdir().expect("a temporary folder"),
+            count: 0,
+        }
     }
 
     pub fn open(&mut self, parts: &[RestorePart], range: KeyGroupRange) -> Result<Box<dyn StateBackend>> {
@@ -44,6 +53,10 @@ impl Backends {
             Kind::Rocks => {
                 let dir = self.folder.path().join(format!("database-{}", self.count));
                 Box::new(RocksBackend::open(&self.shared, &dir, parts, range)?)
+            }
+            Kind::Recent => {
+                let dir = self.folder.path().join(format!("database-{}", self.count));
+                Box::new(RecentBackend::open(&self.shared, &self.recent, &dir, parts, range)?)
             }
         })
     }
@@ -243,11 +256,16 @@ proptest! {
     fn rocks_is_like_a_map(actions in prop::collection::vec(action(), 1..12)) {
         check_actions(Kind::Rocks, actions)?;
     }
+
+    #[test]
+    fn rocks_with_recent_runs_is_like_a_map(actions in prop::collection::vec(action(), 1..25)) {
+        check_actions(Kind::Recent, actions)?;
+    }
 }
 
 #[test]
 fn many_rows_are_like_few() {
-    for kind in [Kind::Memory, Kind::Rocks] {
+    for kind in [Kind::Memory, Kind::Rocks, Kind::Recent] {
         let mut backends = Backends::new(kind);
         let mut backend = backends.open(&[], KeyGroupRange::ALL).unwrap();
         let mut model = Model::new();
@@ -292,7 +310,7 @@ fn many_rows_are_like_few() {
 
 #[test]
 fn a_missing_checkpoint_is_an_error() {
-    for kind in [Kind::Memory, Kind::Rocks] {
+    for kind in [Kind::Memory, Kind::Rocks, Kind::Recent] {
         let part = RestorePart { dir: Path::new("/nonexistent/checkpoint").to_path_buf(), range: KeyGroupRange::ALL };
         let error = Backends::new(kind).open(&[part], KeyGroupRange::ALL).err().expect("an error");
         assert_eq!(error.code(), &weir_catalog::SqlState::IO_ERROR, "{kind:?}");

@@ -27,14 +27,12 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 use weir_catalog::{Error, Result};
 
+use super::overlay::{MergedOverlays, OverlaidSnapshot, Overlay, merge, multi_get};
 use super::{Entry, StateBackend, StateSnapshot, Writes};
 use crate::seams::faults::{self, Fault};
 
-mod overlay;
 #[cfg(test)]
 mod tests;
-
-use overlay::{MergedOverlays, Overlay, merge};
 
 /// How many keys a fold hands to the backend at a time.
 const FOLD_CHUNK_KEYS: usize = 32 * 1024;
@@ -96,18 +94,7 @@ impl VersionedStore {
     /// Looks up `keys`, sorted and distinct, in the newest version and what was written ahead of the next. `found(i, value)` is called once for each key that exists, in no order.
     pub fn get_latest(&self, keys: &[&[u8]], found: &mut dyn FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
         let overlays = self.versions.published.read().present().overlays.clone();
-        if overlays.is_empty() {
-            return self.backend.multi_get(keys, found);
-        }
-        let mut missing: Vec<usize> = (0..keys.len()).collect();
-        for overlay in overlays.iter().rev() {
-            overlay.take_found(keys, &mut missing, found)?;
-        }
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let missing_keys: Vec<&[u8]> = missing.iter().map(|i| keys[*i]).collect();
-        self.backend.multi_get(&missing_keys, &mut |i, value| found(missing[i], value))
+        multi_get(&overlays, keys, found, |keys, found| self.backend.multi_get(keys, found))
     }
 
     /// Makes `changes` (sorted by key, at most one a key) visible as `version`, which must be newer than all before.
@@ -299,7 +286,8 @@ impl Versions {
         }
         let generation = published.generations.iter().rev().find(|generation| generation.base_version <= version)?;
         let count = generation.overlays.partition_point(|overlay| overlay.through <= version);
-        Some(Arc::new(VersionSnapshot { version, base: generation.base.clone(), overlays: generation.overlays[..count].to_vec() }))
+        let content = OverlaidSnapshot { base: generation.base.clone(), overlays: generation.overlays[..count].to_vec() };
+        Some(Arc::new(VersionSnapshot { version, content }))
     }
 
     /// The newest version, to wait for its changes. The channel closes when the writer is gone.
@@ -311,8 +299,7 @@ impl Versions {
 /// A store's content as of one version.
 pub struct VersionSnapshot {
     version: u64,
-    base: Arc<dyn StateSnapshot>,
-    overlays: Vec<Arc<Overlay>>,
+    content: OverlaidSnapshot,
 }
 
 impl VersionSnapshot {
@@ -324,88 +311,14 @@ impl VersionSnapshot {
 
 impl StateSnapshot for VersionSnapshot {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        for overlay in self.overlays.iter().rev() {
-            if let Some(value) = overlay.get(key) {
-                return Ok(value.map(<[u8]>::to_vec));
-            }
-        }
-        self.base.get(key)
+        self.content.get(key)
     }
 
     fn iter<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn Iterator<Item = Result<Entry>> + Send + 'a> {
-        let base = self.base.iter(from, to);
-        if self.overlays.is_empty() {
-            return base;
-        }
-        Box::new(VersionEntries { changes: MergedOverlays::new(&self.overlays, from, to), base, base_entry: None, is_done: false })
+        self.content.iter(from, to)
     }
 
     fn scan(&self, from: &[u8], to: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> Result<bool>) -> Result<()> {
-        let mut changes = MergedOverlays::new(&self.overlays, from, to);
-        let mut goes_on = true;
-        self.base.scan(from, to, &mut |key, value| {
-            while let Some((changed_key, change)) = changes.peek() {
-                if changed_key > key {
-                    break;
-                }
-                changes.next();
-                if let Some(new_value) = change {
-                    goes_on = each(changed_key, new_value)?;
-                    if !goes_on {
-                        return Ok(false);
-                    }
-                }
-                if changed_key == key {
-                    return Ok(true);
-                }
-            }
-            goes_on = each(key, value)?;
-            Ok(goes_on)
-        })?;
-        while goes_on && let Some((key, change)) = changes.next() {
-            if let Some(value) = change {
-                goes_on = each(key, value)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-struct VersionEntries<'a> {
-    changes: MergedOverlays<'a>,
-    base: Box<dyn Iterator<Item = Result<Entry>> + Send + 'a>,
-    /// The next entry of the base.
-    base_entry: Option<Entry>,
-    is_done: bool,
-}
-
-impl Iterator for VersionEntries<'_> {
-    type Item = Result<Entry>;
-
-    fn next(&mut self) -> Option<Result<Entry>> {
-        loop {
-            if self.base_entry.is_none() && !self.is_done {
-                match self.base.next() {
-                    Some(Ok(entry)) => self.base_entry = Some(entry),
-                    Some(Err(error)) => return Some(Err(error)),
-                    None => self.is_done = true,
-                }
-            }
-            let Some((key, change)) = self.changes.peek() else {
-                return self.base_entry.take().map(Ok);
-            };
-            if let Some((base_key, _)) = &self.base_entry {
-                if base_key.as_ref() < key {
-                    return self.base_entry.take().map(Ok);
-                }
-                if base_key.as_ref() == key {
-                    self.base_entry = None;
-                }
-            }
-            self.changes.next();
-            if let Some(value) = change {
-                return Some(Ok((Box::from(key), Box::from(value))));
-            }
-        }
+        self.content.scan(from, to, each)
     }
 }

@@ -58,6 +58,18 @@ impl Writes {
         Ok(())
     }
 
+    /// The entries of `parts`, one after another, with room for no more.
+    pub fn joined(parts: &[Writes]) -> Writes {
+        let entries = parts.iter().map(Writes::len).sum();
+        let mut joined = Writes::with_capacity(entries, parts.iter().map(Writes::content_bytes).sum());
+        for part in parts {
+            let offset = joined.bytes.len();
+            joined.bytes.extend_from_slice(&part.bytes);
+            joined.places.extend(part.places.iter().map(|place| Place { start: offset + place.start, ..*place }));
+        }
+        joined
+    }
+
     /// The number of entries.
     #[inline]
     pub fn len(&self) -> usize {
@@ -118,6 +130,11 @@ impl Writes {
         self.bytes.len()
     }
 
+    /// The bytes of memory in use.
+    pub fn used_bytes(&self) -> usize {
+        self.bytes.len() + self.places.len() * size_of::<Place>()
+    }
+
     /// The bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.capacity() + self.places.capacity() * size_of::<Place>()
@@ -175,6 +192,13 @@ mod tests {
         assert_eq!((writes.search(b"ax"), writes.search(b"az")), (Ok(1), Err(2)));
         writes.push(b"b", None).unwrap();
         assert!(!writes.is_sorted(), "equal keys are not sorted and distinct");
+        let mut first = Writes::new();
+        first.push(b"0", None).unwrap();
+        let both = Writes::joined(&[first, Writes::new(), writes.clone()]);
+        assert_eq!(both.used_bytes(), both.memory_bytes());
+        let entries: Vec<Change<'_>> = both.iter().collect();
+        assert_eq!(entries[0], (&b"0"[..], None));
+        assert_eq!(entries[1..], writes.iter().collect::<Vec<_>>());
         writes.clear();
         assert!(writes.is_empty() && writes.content_bytes() == 0);
     }

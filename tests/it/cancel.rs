@@ -2,20 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use tokio_postgres::NoTls;
-
 use crate::run;
 use crate::server::{PATIENCE, Server, Session, describe, settings, sql_state};
 
 /// Runs `sql` and asks for its end after `delay`. Its SQLSTATE; `00000` where it was done first.
 async fn cancelled(session: &Session, sql: &str, delay: Duration) -> String {
-    let token = session.client().cancel_token();
+    let canceller = session.canceller();
     let canceller = tokio::spawn(async move {
         tokio::time::sleep(delay).await;
-        token.cancel_query(NoTls).await
+        canceller.cancel().await;
     });
-    let answer = tokio::time::timeout(PATIENCE, session.execute(sql)).await.unwrap_or_else(|_| panic!("no answer: {sql}"));
-    canceller.await.expect("the canceller does not panic").expect("the request is taken");
+    let answer = session.execute(sql).await;
+    canceller.await.expect("the canceller does not panic");
     match answer {
         Ok(_) => "00000".into(),
         Err(error) => sql_state(&error).unwrap_or_else(|| panic!("{sql}: {}", describe(&error))),
@@ -101,7 +99,7 @@ async fn a_statement_that_is_cancelled_in_a_block_fails_the_block() {
     session.must("BEGIN; INSERT INTO t VALUES (10)").await;
     let endless =
         "UPDATE t SET id = id + (SELECT count(*) FROM t a, t b, t c, t d, t e, t f, t g, t h, t i, t j, t k WHERE a.id + k.id > 3)";
-    assert_eq!(cancelled(&session, endless, Duration::from_millis(300)).await, "57014");
+    assert_eq!(session.ended(endless, Duration::from_millis(300)).await, "57014");
     let error = session.execute("INSERT INTO t VALUES (11)").await.expect_err("the block has failed");
     assert_eq!(sql_state(&error).as_deref(), Some("25P02"), "{}", describe(&error));
     session.must("ROLLBACK").await;
@@ -123,15 +121,65 @@ async fn others_are_answered_while_batches_are_dear_and_a_cancel_too() {
     for _ in 0..4 {
         sessions.push(server.connect().await);
     }
-    let dear = sessions.iter().map(|session| cancelled(session, DEAR, Duration::from_millis(200)));
-    let mut dear = Box::pin(futures::future::join_all(dear));
-    tokio::select! {
-        _ = &mut dear => {}
-        () = tokio::time::sleep(Duration::from_millis(100)) => {
-            // Connecting, and what needs no query's thread, goes on.
-            server.connect().await.must("SHOW timezone").await;
-        }
-    }
-    assert_eq!(dear.await, ["57014"; 4]);
+    let dear = futures::future::join_all(sessions.iter().map(|session| session.ended(DEAR, Duration::from_millis(200))));
+    let others = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        // Connecting, and what needs no query's thread, goes on.
+        server.connect().await.must("SHOW timezone").await;
+    };
+    let (dear, ()) = tokio::join!(dear, others);
+    assert_eq!(dear, ["57014"; 4]);
     assert_eq!(session.must_count("SELECT count(*) FROM t").await, 900);
+}
+
+/// Asks for the rows of `sql` in a session of its own. Its SQLSTATE; `00000` where it has an answer.
+fn ask(server: &Server, sql: &'static str) -> impl Future<Output = String> + use<> {
+    let connecting = Session::open(server.address());
+    let asking = tokio::spawn(async move {
+        let session = connecting.await.unwrap_or_else(|error| panic!("{}", describe(&error)));
+        match session.execute(sql).await {
+            Ok(_) => "00000".into(),
+            Err(error) => sql_state(&error).unwrap_or_else(|| panic!("{sql}: {}", describe(&error))),
+        }
+    });
+    async { asking.await.expect("a reader does not panic") }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_a_view_is_told_when_it_goes() {
+    let server = Server::start(&settings(&[("parallelism", "2")]));
+    let (session, creator) = (server.connect().await, server.connect().await);
+    session.must("CREATE TABLE t (id INT PRIMARY KEY)").await;
+    session.must("INSERT INTO t VALUES (1)").await;
+    session.must("CREATE MATERIALIZED VIEW quick AS SELECT count(*) AS n FROM t").await;
+    // Nothing is published any more: whoever waits for a new view waits until the test is over.
+    session.must("SET barrier_interval = '1 h'").await;
+    session.must("SET min_barrier_interval = '1 h'").await;
+    for end in ["DROP MATERIALIZED VIEW slow", "DROP TABLE bid CASCADE", "cancel"] {
+        session.must("CREATE TABLE bid (auction BIGINT)").await;
+        let canceller = creator.canceller();
+        let creating = creator.execute("CREATE MATERIALIZED VIEW slow AS SELECT auction, count(*) AS n FROM bid GROUP BY auction");
+        let ending = async {
+            let deadline = Instant::now() + PATIENCE;
+            while session.must_count("SELECT count(*) FROM weir_jobs WHERE name = 'slow'").await == 0 {
+                assert!(Instant::now() < deadline, "{end}: it does not begin");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let readers = ["SELECT count(*) FROM slow", "SELECT count(*) FROM slow, quick", "INSERT INTO t SELECT n FROM slow"];
+            let reading = readers.map(|sql| tokio::spawn(ask(&server, sql)));
+            // Time to come to where they wait; one that comes later finds no view, which is the same to it.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            match end {
+                "cancel" => canceller.cancel().await,
+                statement => drop(session.must(statement).await),
+            }
+            for (reader, sql) in reading.into_iter().zip(readers) {
+                assert_eq!(reader.await.expect("a reader does not panic"), "42P01", "{end}: {sql}");
+            }
+        };
+        let (created, ()) = tokio::join!(creating, ending);
+        created.expect_err("it was ended before it had published");
+        session.must("DROP TABLE IF EXISTS bid").await;
+        assert_eq!(session.must_count("SELECT n FROM quick").await, 1, "{end}");
+    }
 }

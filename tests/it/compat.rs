@@ -3,6 +3,8 @@
 //! `tests/compat/<version>/data_folder.tar.gz` is a folder after a kill: a checkpoint, and a log that goes on behind it. `data_folder.jsonl` beside it
 //! has queries and what they answered. The hashes of both are in `tests/compat/HASHES`.
 
+mod savepoints;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -105,8 +105,8 @@ async fn the_view_that_a_job_is_planned_with_is_the_one_that_it_keeps() {
     weir.must("CREATE MATERIALIZED VIEW m AS SELECT sum(a) AS s FROM v").await;
     let refused = weir.run("CREATE OR REPLACE VIEW v AS SELECT a AS a FROM t").await.expect_err("m runs with it");
     assert_eq!(refused.code().as_str(), "0A000", "{refused}");
-    weir.engine.shutdown().await;
-    drop((weir, other));
+    drop(other);
+    weir.close().await;
     let mut weir = open(&dir).await;
     weir.must("INSERT INTO t VALUES (2); FLUSH").await;
     assert_eq!(weir.count("SELECT s FROM m").await, 203);
@@ -153,8 +153,7 @@ async fn no_order_of_sessions_leaves_a_dependant_without_what_it_depends_on() {
     run::say(&format!("concurrent ddl: {rounds} rounds, {done} statements done, {refused} refused"));
     assert!(done > rounds && refused > 0);
     let count = weir.engine.catalog().objects().count();
-    weir.engine.shutdown().await;
-    drop(weir);
+    weir.close().await;
     let mut weir = open(&dir).await;
     assert_eq!(weir.engine.catalog().objects().count(), count);
     check(&mut weir, "after a restart").await;
@@ -190,4 +189,28 @@ fn script(random: &mut weir::seams::random::Random) -> Vec<String> {
         script.push("COMMIT".into());
     }
     script
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_view_can_be_altered_as_soon_as_it_is_in_the_catalog() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut weir = open(&dir).await;
+    weir.must("CREATE TABLE t (a INT); INSERT INTO t VALUES (1), (1), (2)").await;
+    for round in 0..run::rounds(10, 100) {
+        let mut creator = weir.again();
+        let creating = creator.run("CREATE MATERIALIZED VIEW m AS SELECT a, count(*) AS n FROM t GROUP BY a");
+        let altering = async {
+            while weir.engine.catalog().get("m").is_none() {
+                tokio::time::sleep(std::time::Duration::from_micros(200)).await;
+            }
+            weir.run("ALTER MATERIALIZED VIEW m AS SELECT a, count(*) * 10 AS n FROM t GROUP BY a").await
+        };
+        let both = async { tokio::join!(creating, altering) };
+        // Whether the creator heard of its first version before it was replaced does not matter here.
+        let (_, altered) = tokio::time::timeout(PATIENCE, both).await.unwrap_or_else(|_| panic!("round {round}: no answer"));
+        assert_eq!(code(altered), "00000", "round {round}");
+        assert_eq!(weir.count("SELECT sum(n) FROM m").await, 30, "round {round}");
+        weir.must("DROP MATERIALIZED VIEW m").await;
+    }
+    weir.engine.shutdown().await;
 }

@@ -20,6 +20,8 @@ use crate::server::{PATIENCE, Server, Session, describe, settings, sql_state};
 const ACCOUNTS: u64 = 20;
 const WRITERS: u64 = 3;
 const READERS: usize = 2;
+/// How often the readers look at transfers before a kill, at least.
+const LOOKS: u64 = 50;
 
 /// The views over a relation `transfers (from_account, to_account, amount)`.
 const VIEWS: [&str; 5] = [
@@ -68,6 +70,12 @@ async fn the_total_is_zero_at_every_moment_and_across_kills() {
             .collect();
         tasks.extend((0..READERS).map(|_| tokio::spawn(look(server.address(), looks.clone(), stop.clone(), false))));
         tokio::time::sleep(Duration::from_millis(1_000 + random.below(500))).await;
+        // On a slow machine that is no more than a look or two. Whoever has ended says why below.
+        let deadline = Instant::now() + PATIENCE;
+        while looks.with_transfers.load(Ordering::SeqCst) < LOOKS * (round as u64 + 1) && tasks.iter().all(|task| !task.is_finished()) {
+            assert!(Instant::now() < deadline, "the readers hardly look");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         server.kill();
         stop.store(true, Ordering::SeqCst);
         for task in tasks {
@@ -87,7 +95,6 @@ async fn the_total_is_zero_at_every_moment_and_across_kills() {
     assert_eq!(session.must_count("SELECT n FROM seen").await, written);
     let looked = (looks.total.load(Ordering::SeqCst), looks.with_transfers.load(Ordering::SeqCst));
     run::say(&format!("consistency: {rounds} kills, {written} transfers, {} looks, {} of them at transfers", looked.0, looked.1));
-    assert!(looked.1 >= 20 * rounds as u64, "the readers hardly looked: {looked:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,7 +130,7 @@ async fn connector_killed_in_the_midst(random: &mut Random, seconds: u64) -> usi
     let looks = Arc::new(Looks::default());
     let expected = events as i64 / 50 * 46;
     let (mut kills, mut in_the_midst) = (0, 0);
-    let deadline = Instant::now() + 2 * PATIENCE;
+    let deadline = Instant::now() + 4 * PATIENCE;
     loop {
         assert!(Instant::now() < deadline, "the bounded input did not come to its end");
         let stop = Arc::new(AtomicBool::new(false));

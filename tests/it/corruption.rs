@@ -96,6 +96,24 @@ async fn a_flipped_byte_is_found_or_does_no_harm() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_barrier_ceiling_is_named() {
+    let mut server = Server::start(&settings(&[]));
+    let session = server.connect().await;
+    session.must("CREATE TABLE t (a INT)").await;
+    session.must("INSERT INTO t VALUES (1)").await;
+    session.must("CREATE MATERIALIZED VIEW v AS SELECT sum(a) AS s FROM t").await;
+    session.must("CHECKPOINT").await;
+    server.kill();
+    let (ceiling, aside) = (server.data_dir().join("barrier-ceiling"), server.data_dir().with_extension("aside"));
+    std::fs::rename(&ceiling, &aside).expect("the file can be moved");
+    let report = server.try_restart().expect_err("numbers could be given twice");
+    assert!(report.contains("barrier-ceiling") && report.contains("is missing"), "{report}");
+    std::fs::rename(&aside, &ceiling).expect("the file can be moved back");
+    server.restart();
+    assert_eq!(server.connect().await.must_count("SELECT s FROM v").await, 1);
+}
+
 /// Several commits of several rows.
 async fn insert(session: &Session, commits: std::ops::Range<i32>) {
     for commit in commits {

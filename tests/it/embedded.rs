@@ -31,6 +31,8 @@ pub enum Effect {
     Hold,
     /// They fail with `58030`.
     Fail,
+    /// They take so much longer.
+    Slow(Duration),
 }
 
 #[derive(Debug)]
@@ -89,6 +91,11 @@ impl Gate {
                 while rules.contains_key(name) {
                     self.changed.wait(&mut rules);
                 }
+                Ok(())
+            }
+            Effect::Slow(pause) => {
+                drop(rules);
+                std::thread::sleep(pause);
                 Ok(())
             }
         }
@@ -247,6 +254,20 @@ impl Embedded {
         let board = self.engine.board().read();
         let groups = board.checkpoints.iter().flat_map(|summary| &summary.groups);
         groups.filter(|group| group.state == state && group.jobs.iter().any(|(_, job)| job == name)).count()
+    }
+
+    /// How many of the checkpoints of the stored tables are in `state`.
+    pub fn tables_checkpoints(&self, state: CheckpointState) -> usize {
+        let board = self.engine.board().read();
+        board.checkpoints.iter().flat_map(|summary| &summary.groups).filter(|group| group.tables && group.state == state).count()
+    }
+
+    /// Ends the engine, and returns when nobody has it any more: its folder can be opened again. Other sessions on it are to be dropped before.
+    pub async fn close(self) {
+        let Embedded { engine, session, .. } = self;
+        drop(session);
+        engine.shutdown().await;
+        eventually("nobody has the engine", || Arc::strong_count(&engine) == 1).await;
     }
 
     /// Copies the data folder as it is on disk now, as if the process had died.

@@ -6,11 +6,14 @@
 //! | [`rows`] | results, and comparing them as multisets |
 //! | [`server`] | a `weir serve` process: started, killed, started again with other settings |
 //! | [`views`] | which views a file's statements make, and the answer that each must show |
+//! | [`recover`] | a group whose newest checkpoint is damaged goes on from an older one |
 //! | [`reference`] | a real PostgreSQL of the test's own |
 //! | [`slt`] | the `.slt` files, straight, through kills, and through restarts at another parallelism |
 //! | [`random`] | generated tables, updates, queries and barriers |
 //! | [`postgres`] | the same statements on weir and on PostgreSQL |
 //! | [`crash`] | kill -9 under concurrent writers, at random moments and at aimed ones |
+//! | [`alter`] | views that take another query while others read them |
+//! | [`alter_sink`] | sinks that take another query |
 //! | [`backfill`] | views made while their inputs change |
 //! | [`cancel`] | what cancel requests end, and how |
 //! | [`concurrent_ddl`] | sessions that change the catalog at a time |
@@ -26,12 +29,16 @@
 //! | [`older_checkpoint`] | going on from a checkpoint that is not the newest |
 //! | [`psql`] | what a user of psql sees |
 //! | [`protocol`] | prepared statements, parameters, binary values, cancelling |
+//! | [`wire`] | pipelines, bad messages, bad text, byte by byte |
 //! | [`robustness`] | statements that are deep, endless or many |
 //! | [`scripts`] | `weir run` and `weir sql` |
+//! | [`stored_state`] | the state of jobs and savepoints as rows |
 //! | [`surface`] | what a user types and sees: refusals, errors, system views, EXPLAIN |
 //! | [`s3`] | checkpoints and files in a real S3 server, through kills and what a network does |
 //! | [`planted`] | the tests above, with an engine that does one thing wrong |
 
+mod alter;
+mod alter_sink;
 mod backfill;
 mod cancel;
 mod compat;
@@ -43,6 +50,7 @@ mod embedded;
 mod files;
 mod full_disk;
 mod groups;
+mod nested;
 mod older_checkpoint;
 mod planted;
 mod poison;
@@ -51,6 +59,7 @@ mod power_loss;
 mod protocol;
 mod psql;
 mod random;
+mod recover;
 mod reference;
 mod robustness;
 mod rows;
@@ -60,5 +69,7 @@ mod savepoints;
 mod scripts;
 mod server;
 mod slt;
+mod stored_state;
 mod surface;
 mod views;
+mod wire;

@@ -33,6 +33,7 @@ const OLDER_CHECKPOINT: Scenario =
 const BACKFILL: Scenario =
     Scenario { test: "backfill::a_view_made_while_its_inputs_change_misses_nothing", environment: &[("WEIR_TEST_ROUNDS", "4")] };
 
+const ALTER_SINK: Scenario = Scenario { test: "alter_sink::a_sink_takes_other_queries_and_writes_what_differs", environment: &[] };
 const SAVEPOINTS: Scenario = Scenario { test: "savepoints::a_changed_query_has_its_batch_answer", environment: &[] };
 
 /// What a file's run says where a view does not show what it should, or where an operator met a row that can't be.
@@ -52,7 +53,7 @@ weir::caught_faults! {
     a_barrier_that_is_not_aligned: BarrierNotAligned, by CONSISTENCY, saying ["no reader saw anything but 0"];
     a_dropped_retraction: RetractionDropped, by VIEWS_OVER_VIEWS, saying WRONG_ANSWER;
     a_dirty_key_lost_at_a_checkpoint: DirtyKeyLostAtFlush, by MANY_EPOCHS_KILLED, saying WRONG_ANSWER;
-    a_table_file_name_used_again: TableFileNameReused, by MANY_KEYS_RESCALED, saying DAMAGE;
+    a_table_file_name_used_again: TableFileNameReused, by MANY_KEYS_RESCALED, saying ["after error XX001", "is missing", "size mismatch", " changed:"];
     a_file_deleted_that_a_manifest_names: RetainedFileDeleted, by GROUP_BY_KILLED, saying DAMAGE;
     a_log_cut_too_early: LogCutTooEarly, by OLDER_CHECKPOINT, saying ["the engine log has commits"];
     checksums_that_are_not_verified: ChecksumNotVerified, by CORRUPTION, saying ["is damaged", "is corrupted"];
@@ -62,6 +63,7 @@ weir::caught_faults! {
     a_backfill_from_a_view_that_misses_changes: ViewBackfillMissesChanges, by BACKFILL, saying WRONG_ANSWER;
     rows_that_went_since_a_savepoint_and_stay: DifferenceLosesDeletions, by SAVEPOINTS, saying ["assertion `left == right` failed"];
     a_kept_result_that_is_not_sent: KeptResultNotSent, by SAVEPOINTS, saying ["assertion `left == right` failed"];
+    a_former_result_that_a_sink_does_not_take_back: FormerResultKept, by ALTER_SINK, saying ["its query gives"];
     a_drop_that_is_not_in_the_log: DropNotLogged, by DDL_KILLED, saying ["came back", "already exists"];
 }
 
@@ -96,6 +98,7 @@ controls! {
     backfill: BACKFILL;
     older_checkpoint: OLDER_CHECKPOINT;
     savepoints: SAVEPOINTS;
+    alter_sink: ALTER_SINK;
 }
 
 #[test]

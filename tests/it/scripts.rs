@@ -97,3 +97,23 @@ fn the_shell_prints_what_came_before_an_error_and_what_the_server_has_to_say() {
     assert!(success && printed.contains("OK"), "{printed}");
     assert!(errors.contains("NOTICE:  table \"nobody\" does not exist, skipping"), "{errors}");
 }
+
+#[test]
+fn many_views_need_no_raised_limit_of_open_files() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("script.sql");
+    let views: String = (0..12)
+        .map(|i| format!("CREATE MATERIALIZED VIEW v{i} AS SELECT a % 7 AS k, max(a + {i}) AS m FROM t GROUP BY a % 7;\n"))
+        .collect();
+    let script = format!(
+        "SET parallelism = 2; CREATE TABLE t (a INT); INSERT INTO t VALUES (1), (2), (9);\n{views}CHECKPOINT; FLUSH; SELECT k, 'has ' || m AS found FROM v11 ORDER BY k;\n"
+    );
+    std::fs::write(&file, script).expect("the script can be written");
+    // What a shell that was told nothing gives, in small.
+    let mut command = std::process::Command::new("sh");
+    let program = weir();
+    command.arg("-c").arg("ulimit -S -n 128; exec \"$0\" run \"$1\"").arg(program.get_program()).arg(&file).stdin(Stdio::null());
+    let output = command.output().expect("weir runs");
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success() && printed.contains("has 20") && printed.contains("has 12"), "{printed}\n{errors}");
+}

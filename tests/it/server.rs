@@ -11,17 +11,20 @@ use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tokio_postgres::{Client, Config, Error, NoTls, SimpleQueryMessage};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio_postgres::{CancelToken, Client, Config, Error, NoTls, SimpleQueryMessage};
 use weir::seams::faults;
 
 use crate::rows::{Row, Rows};
 
 /// How long a statement, a start or a stop may take before the test fails.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Settings by name, as `SET` knows them; `AWS_` variables too.
 pub type Settings = BTreeMap<String, String>;
@@ -36,6 +39,8 @@ pub struct Server {
     data_dir: PathBuf,
     log: PathBuf,
     settings: Settings,
+    /// Where it is started from; the test's own working directory where that is `None`.
+    working_dir: Option<PathBuf>,
     /// For the next start alone: the checkpoint to start from.
     from_checkpoint: Option<u64>,
     process: Option<Child>,
@@ -60,9 +65,36 @@ impl Server {
 
     fn launch(data_dir: PathBuf, log: PathBuf, settings: Settings, folder: Option<TempDir>) -> Result<Server, String> {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut server = Server { data_dir, log, settings, from_checkpoint: None, process: None, address, _folder: folder };
+        let mut server =
+            Server { data_dir, log, settings, working_dir: None, from_checkpoint: None, process: None, address, _folder: folder };
         server.spawn()?;
         Ok(server)
+    }
+
+    /// Starts a server in the folder `working_dir`, on `data_dir`, which is relative to it.
+    pub fn start_from(working_dir: &Path, data_dir: &Path, settings: &Settings) -> Server {
+        let log = working_dir.join("server.log");
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let settings = settings.clone();
+        let mut server = Server {
+            data_dir: data_dir.to_path_buf(),
+            log,
+            settings,
+            working_dir: None,
+            from_checkpoint: None,
+            process: None,
+            address,
+            _folder: None,
+        };
+        server.start_again_from(working_dir, data_dir);
+        server
+    }
+
+    /// Starts it again in the folder `working_dir`, on `data_dir`, which is relative to it.
+    pub fn start_again_from(&mut self, working_dir: &Path, data_dir: &Path) {
+        self.working_dir = Some(working_dir.to_path_buf());
+        self.data_dir = data_dir.to_path_buf();
+        self.restart();
     }
 
     fn spawn(&mut self) -> Result<(), String> {
@@ -70,6 +102,9 @@ impl Server {
             std::fs::OpenOptions::new().create(true).append(true).open(&self.log).map_err(|e| format!("{}: {e}", self.log.display()))?;
         let mut command = weir();
         command.arg("serve").arg("--data-dir").arg(&self.data_dir).args(["--listen", "127.0.0.1:0"]);
+        if let Some(folder) = &self.working_dir {
+            command.current_dir(folder);
+        }
         if let Some(number) = self.from_checkpoint.take() {
             command.args(["--from-checkpoint", &number.to_string()]);
         }
@@ -224,6 +259,8 @@ pub fn die_with_parent(command: &mut Command, signal: libc::c_int) {
 /// A client's session.
 pub struct Session {
     client: Client,
+    /// Where the server is, unless it is reached by a socket's path.
+    address: Option<SocketAddr>,
 }
 
 impl Session {
@@ -231,7 +268,7 @@ impl Session {
     pub async fn open(address: SocketAddr) -> Result<Session, Error> {
         let mut config = Config::new();
         config.host(address.ip().to_string()).port(address.port()).user("weir").dbname("weir").connect_timeout(PATIENCE);
-        Session::open_with(&config).await
+        Ok(Session { address: Some(address), ..Session::open_with(&config).await? })
     }
 
     /// Connects as `config` says.
@@ -241,12 +278,41 @@ impl Session {
         tokio::spawn(async move {
             let _ = connection.await;
         });
-        Ok(Session { client })
+        Ok(Session { client, address: None })
     }
 
     /// The underlying client, for the extended protocol and cancelling.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// What asks for the end of this session's statements.
+    pub fn canceller(&self) -> Canceller {
+        Canceller { token: self.client.cancel_token(), address: self.address.expect("a session over TCP") }
+    }
+
+    /// Runs `sql`, which does not end by itself, and asks for its end after `delay`, and again after each further one: a request that comes before the statement
+    /// does is for nobody. Its SQLSTATE; `00000` where it ended by itself.
+    pub async fn ended(&self, sql: &str, delay: Duration) -> String {
+        let (canceller, has_ended) = (self.canceller(), Arc::new(AtomicBool::new(false)));
+        let told = has_ended.clone();
+        let asking = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(delay).await;
+                if told.load(Ordering::SeqCst) {
+                    return;
+                }
+                canceller.cancel().await;
+            }
+        });
+        let answer = self.execute(sql).await;
+        has_ended.store(true, Ordering::SeqCst);
+        // The last request must not meet the next statement.
+        asking.await.expect("who asks does not panic");
+        match answer {
+            Ok(_) => "00000".into(),
+            Err(error) => sql_state(&error).unwrap_or_else(|| panic!("{sql}: {}", describe(&error))),
+        }
     }
 
     /// Runs statements over the simple protocol; returns the number of rows that the last one touched.
@@ -304,6 +370,25 @@ impl Session {
         let value = self.value(sql).await.unwrap_or_else(|e| panic!("{sql}\n{}", describe(&e)));
         let text = value.unwrap_or_else(|| "0".to_string());
         crate::rows::canonical_numeric(&text).parse().unwrap_or_else(|_| panic!("{sql}\nnot a whole number: {text}"))
+    }
+}
+
+/// Sends cancel requests for one session.
+pub struct Canceller {
+    token: CancelToken,
+    address: SocketAddr,
+}
+
+impl Canceller {
+    /// Asks for the end of the statement under way. When this returns the server has taken the request in: it meets no statement that is sent later.
+    pub async fn cancel(&self) {
+        patiently("a cancel request", async {
+            let mut stream = TcpStream::connect(self.address).await.expect("the request is taken");
+            self.token.cancel_query_raw(&mut stream, NoTls).await.expect("the request is taken");
+            // There is no answer, but the connection's end. How it ends does not matter.
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        })
+        .await;
     }
 }
 

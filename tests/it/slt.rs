@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqllogictest::{AsyncDB, Connection, DBOutput, DefaultColumnType, QueryExpect, Record, RecordOutput, Runner, StatementExpect};
 use tokio_postgres::types::Type;
@@ -24,7 +24,7 @@ use weir::seams::random::Random;
 use crate::reference::Reference;
 use crate::rows::canonical_numeric;
 use crate::run;
-use crate::server::{Server, Session, describe, settings, sql_state};
+use crate::server::{PATIENCE, Server, Session, describe, settings, sql_state};
 use crate::views::{Made, for_postgres};
 
 /// The parallelisms that the third way goes through.
@@ -386,20 +386,19 @@ impl<'a> WeirRun<'a> {
     }
 
     async fn restart(&mut self, tally: &mut Tally) -> Result<(), String> {
+        // As long as rows come there is no content to compare with.
+        let deadline = Instant::now() + PATIENCE;
+        while !self.made.streams_have_come(&self.session().await?).await {
+            if Instant::now() > deadline {
+                return Err("the input of connectors does not come to its end".into());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         self.flush().await?;
         if self.way == Way::Straight {
             return self.check(tally, "at a restart of the other ways").await;
         }
-        let mut before = self.made.content(&self.session().await?).await;
-        // What a connector gives without end in sight has no content to compare with: wait until it has come.
-        let mut unchanged = 0;
-        while self.reads_connectors().await? && unchanged < 3 {
-            tokio::time::sleep(std::time::Duration::from_millis(150)).await;
-            self.flush().await?;
-            let now = self.made.content(&self.session().await?).await;
-            unchanged = if before.differences(&now).is_empty() { unchanged + 1 } else { 0 };
-            before = now;
-        }
+        let before = self.made.content(&self.session().await?).await;
         self.server.kill();
         self.starts += 1;
         if self.way == Way::Rescale {
@@ -415,9 +414,9 @@ impl<'a> WeirRun<'a> {
         let mut differences = before.differences(&self.made.content(&session).await);
         // What came through a connector since the last checkpoint is read again: it is there a little later.
         if self.reads_connectors().await? {
-            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-            while !differences.is_empty() && std::time::Instant::now() < deadline {
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            let deadline = Instant::now() + PATIENCE;
+            while !differences.is_empty() && Instant::now() < deadline {
+                tokio::time::sleep(Duration::from_millis(100)).await;
                 differences = before.differences(&self.made.content(&session).await);
             }
         }

@@ -118,8 +118,11 @@ async fn what_postgresql_knows_and_weir_has_not_is_said_to_be_so() {
     let session = server.connect().await;
     session.must("CREATE TABLE t (id INT PRIMARY KEY, v INT, s TEXT)").await;
     for sql in [
-        "SELECT row(1, 2)",
-        "SELECT (1, 2) = (1, 2)",
+        "SELECT (1, 2) < (1, 2)",
+        "SELECT ARRAY[1] || ARRAY[2]",
+        "SELECT (ARRAY[1, 2, 3])[1:2]",
+        "SELECT 1 < ANY(ARRAY[1])",
+        "SELECT CAST('(1,2)' AS ROW<a INT, b INT>)",
         "SELECT current_date",
         "SELECT localtime",
         "SELECT generate_series(1, 3)",
@@ -316,4 +319,60 @@ async fn a_folder_that_holds_something_else_is_not_touched() {
     drop(Server::start_in(&data, &log, &settings(&[])).expect("an empty folder"));
     std::fs::write(data.join("thesis.txt"), "mine").unwrap();
     drop(Server::start_in(&data, &log, &settings(&[])).expect("a folder of its own"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_statement_sees_what_one_made_of_the_jobs() {
+    let server = Server::start(&settings(&[("parallelism", "1")]));
+    let (session, other) = (server.connect().await, server.connect().await);
+    session.must("CREATE TABLE t (a INT); CREATE MATERIALIZED VIEW v AS SELECT a FROM t").await;
+    for round in 0..40 {
+        session.must("CREATE SINK s WITH (connector = 'blackhole') AS SELECT a FROM t").await;
+        assert_eq!(other.must_count("SELECT count(*) FROM weir_jobs WHERE name = 's'").await, 1, "round {round}");
+        session.must("DROP SINK s").await;
+        assert_eq!(other.must_count("SELECT count(*) FROM weir_jobs WHERE name = 's'").await, 0, "round {round}");
+        session.must(&format!("ALTER MATERIALIZED VIEW v ALLOW NON RESTORED STATE AS SELECT a + {round} AS a FROM t")).await;
+        assert_eq!(other.must_count("SELECT count(*) FROM weir_jobs").await, 1, "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wider_than_postgresql_allows_is_refused_at_once() {
+    let server = Server::start(&settings(&[("parallelism", "1")]));
+    let session = server.connect().await;
+    let ones = |count: usize| vec!["1"; count].join(", ");
+    refused(&session, &format!("SELECT {}", ones(1665)), "54011").await;
+    refused(&session, &format!("SELECT count(*) FROM (SELECT {}) AS s", ones(20_000)), "54011").await;
+    let columns = |count: usize| (0..count).map(|i| format!("c{i} INT")).collect::<Vec<_>>().join(", ");
+    refused(&session, &format!("CREATE TABLE w ({})", columns(1601)), "54011").await;
+    session.must(&format!("CREATE TABLE w ({})", columns(900))).await;
+    refused(&session, "SELECT a.*, b.* FROM w AS a CROSS JOIN w AS b", "54011").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_limit_lets_writers_in_or_is_refused() {
+    let mut server = Server::start(&settings(&[("log_limit", "1 MiB")]));
+    let session = server.connect().await;
+    session.must("CREATE TABLE t (id INT PRIMARY KEY, s TEXT)").await;
+    session.must("CREATE MATERIALIZED VIEW v AS SELECT count(*) AS n, max(length(s)) AS longest FROM t").await;
+    // Each of these is as long as the limit.
+    for id in 0..10 {
+        session.must(&format!("INSERT INTO t VALUES ({id}, repeat('x', 1048576))")).await;
+    }
+    session.must("FLUSH").await;
+    assert_eq!(row(&session, "SELECT n, longest FROM v").await, ["10", "1048576"]);
+    drop(session);
+    for small in ["0", "1", "1023 KiB"] {
+        server.set("log_limit", small);
+        let report = server.try_restart().expect_err("no writer would be let in");
+        assert!(report.contains("log_limit") && report.contains("at least 1 MiB"), "{report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_variable_that_means_nothing_is_said() {
+    let server = Server::start(&settings(&[("memroy", "1 GiB"), ("parallelism", "1"), ("test_of_its_own", "1")]));
+    let said = server.log_tail();
+    assert!(said.contains("WEIR_MEMROY"), "{said}");
+    assert!(!said.contains("WEIR_PARALLELISM") && !said.contains("WEIR_TEST") && !said.contains("WEIR_DATA_DIR"), "{said}");
 }

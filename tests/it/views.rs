@@ -18,8 +18,10 @@ pub struct View {
 pub struct Made {
     tables: Vec<String>,
     views: Vec<View>,
-    /// Names that can't be read by a batch query: connector tables, and what is defined over them.
+    /// Connector tables, whose rows come while one looks.
     streams: Vec<String>,
+    /// The views over connector tables: their content is that of their query only when all has come.
+    over_streams: Vec<View>,
 }
 
 /// What can be read of everything in [`Made`], to be compared with what can be read later.
@@ -31,9 +33,11 @@ impl Made {
     pub fn note(&mut self, sql: &str) {
         if let Some(view) = materialized_view(sql) {
             if names_any(&view.query, &self.streams) {
-                // Its content can be read, but its query can't be answered as a batch.
+                // Its content can be read, but is not the batch answer while rows come.
                 self.tables.retain(|name| *name != view.name);
-                self.tables.push(view.name);
+                self.tables.push(view.name.clone());
+                self.over_streams.retain(|other| other.name != view.name);
+                self.over_streams.push(view);
             } else {
                 self.views.retain(|other| other.name != view.name);
                 self.views.push(view);
@@ -48,6 +52,20 @@ impl Made {
     /// Whether a view was made that this can check.
     pub fn has_views(&self) -> bool {
         !self.views.is_empty()
+    }
+
+    /// Whether the views over connector tables, all of which must have an end, have everything that comes. Views that do not exist are left out.
+    pub async fn streams_have_come(&self, session: &Session) -> bool {
+        for view in &self.over_streams {
+            let (Ok(batch), Ok(shown)) = (session.query(&view.query).await, session.query(&format!("SELECT * FROM {}", view.name)).await)
+            else {
+                continue;
+            };
+            if batch.difference(&shown, Comparison::Exact).is_some() {
+                return false;
+            }
+        }
+        true
     }
 
     /// The names of the tables and views that can be read.

@@ -73,13 +73,41 @@ fn no_view_comes_to_read_itself() {
 #[test]
 fn the_views_that_a_job_was_planned_with_stay_as_they_are() {
     let mut catalog = catalog([view(1, "a", &[]), view(2, "b", &[1]), job(3, "m", &[], &[2])]);
-    for replaced in [view(1, "a", &[]), view(2, "b", &[1])] {
+    let changed = |object: Object| match object {
+        Object::View(view) => Object::View(View { query: "SELECT 2".into(), ..view }),
+        other => other,
+    };
+    // With another view of the same columns behind a name in it, it reads as before.
+    assert_eq!(code(catalog.apply(&CatalogChange::Replace(view(1, "a", &[])))), "00000");
+    for replaced in [changed(view(1, "a", &[])), changed(view(2, "b", &[1]))] {
         let error = catalog.apply(&CatalogChange::Replace(replaced)).unwrap_err();
         assert_eq!(error.code().as_str(), "0A000");
         assert!(error.detail().is_some_and(|detail| detail.starts_with("materialized view m was planned with view ")), "{error}");
     }
     catalog.apply(&CatalogChange::Drop(3)).unwrap();
-    assert_eq!(code(catalog.apply(&CatalogChange::Replace(view(1, "a", &[])))), "00000");
+    assert_eq!(code(catalog.apply(&CatalogChange::Replace(changed(view(1, "a", &[]))))), "00000");
+}
+
+#[test]
+fn a_job_that_is_read_may_be_called_something_else() {
+    let mut catalog = catalog([job(1, "hidden", &[], &[]), job(2, "reader", &[1], &[])]);
+    assert_eq!(code(catalog.apply(&CatalogChange::Replace(job(1, "v", &[], &[])))), "00000");
+    assert!(catalog.get("v").is_some() && catalog.get("hidden").is_none());
+    let Object::Job(other) = job(1, "v", &[], &[]) else { unreachable!() };
+    let other = Object::Job(Job { query: "SELECT 2".into(), ..other });
+    assert_eq!(code(catalog.apply(&CatalogChange::Replace(other))), "0A000");
+}
+
+#[test]
+fn what_is_to_be_can_be_planned_over() {
+    let catalog = catalog([job(1, "v", &[], &[]), job(2, "hidden", &[], &[]), job(3, "r", &[1], &[])]);
+    let named = catalog.with_names(&[(2, "v".into()), (9, "r".into())]);
+    assert_eq!(named.get("v").map(|object| object.id()), Some(2));
+    assert_eq!(named.get_id(2).map(|object| object.name().to_string()), Some("v".into()));
+    assert_eq!((named.get_id(1).is_some(), named.get("r").map(|object| object.id())), (true, Some(3)));
+    let with = catalog.with(job(4, "v", &[], &[]));
+    assert_eq!((with.get("v").map(|object| object.id()), with.get_id(1).is_some()), (Some(4), false));
+    assert_eq!(catalog.get("v").map(|object| object.id()), Some(1));
 }
 
 #[test]

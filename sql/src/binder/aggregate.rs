@@ -13,9 +13,10 @@ use datafusion::sql::sqlparser::ast::{self, Spanned};
 use weir_catalog::{Error, Result, SqlState, SqlType};
 
 use super::expr::{arithmetic_call, binary_of, known, one_zero};
+use super::guard::all_of;
 use super::scope::{Clause, Scope};
 use super::types::{Bound, Type, convert};
-use super::{Session, bind_error, signature};
+use super::{Session, bind_error, positioned, signature};
 use crate::functions::{aggregate, arithmetic, extremes};
 
 /// DataFusion's other aggregates, which batch queries can use.
@@ -152,6 +153,13 @@ impl Session<'_> {
         let undefined = |argument: &Bound| Err(signature::undefined(name, std::slice::from_ref(argument)));
         // ORDER BY is accepted and without effect: the results do not depend on the order of the rows. A sum of doubles does, in its last digits, but
         // no order makes it more exact, and sums of doubles are promised to a relative 1e-9 only.
+        if distinct && argument.ty.is_nested() {
+            return Err(positioned(
+                Error::unsupported(format!("DISTINCT in an aggregate over type {} is not supported", argument.ty.name()))
+                    .with_hint("Name a field or an element."),
+                argument.position,
+            ));
+        }
         match name {
             "count" => {
                 let argument = known(argument)?;
@@ -159,6 +167,12 @@ impl Session<'_> {
             }
             "min" | "max" => {
                 let argument = known(argument)?;
+                if matches!(argument.ty, Type::Sql(SqlType::Array(_))) {
+                    return Err(positioned(
+                        Error::unsupported(format!("{name}() over type {} is not supported", argument.ty.name())),
+                        argument.position,
+                    ));
+                }
                 if matches!(argument.ty, Type::Interval | Type::Sql(SqlType::Row(_) | SqlType::Boolean)) {
                     return undefined(&argument);
                 }
@@ -199,7 +213,7 @@ impl Session<'_> {
                 let (deciding, operator) =
                     if name == "bool_or" { (value, Operator::Gt) } else { (Expr::Not(Box::new(value)), Operator::Eq) };
                 let deciding = match filter {
-                    Some(filter) => filter.and(deciding),
+                    Some(filter) => all_of(vec![filter, deciding]),
                     None => deciding,
                 };
                 let decided = binary_of(count_all(calls, Some(deciding)), operator, lit(0i64));

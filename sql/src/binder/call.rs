@@ -102,7 +102,7 @@ impl Session<'_> {
             }
             ("greatest" | "least", 1..) => {
                 let (values, ty) = self.unify(arguments, &name.to_uppercase())?;
-                if matches!(ty, Type::Interval | Type::Sql(SqlType::Row(_))) {
+                if ty == Type::Interval || ty.is_nested() {
                     return Err(Error::unsupported(format!("{name} over type {} is not supported", ty.name())));
                 }
                 let operator = if name == "greatest" { Operator::GtEq } else { Operator::LtEq };
@@ -160,6 +160,8 @@ impl Session<'_> {
                 let ty = Type::Sql(SqlType::TIMESTAMP);
                 Ok(Bound { expr: date_time(datetime::Operation::ToTimestamp, ty.to_arrow(), vec![value.expr]), ty, position: None })
             }
+            ("row", _) => self.row(arguments),
+            ("cardinality" | "array_length", _) => self.array_size(name, arguments),
             ("mod", 2) => {
                 let (Some(right), Some(left)) = (arguments.pop(), arguments.pop()) else {
                     return Err(Error::internal("mod without arguments"));
@@ -242,9 +244,6 @@ fn output_text(argument: Bound) -> Result<Bound> {
     if argument.ty == Type::Sql(SqlType::Boolean) {
         let expr = crate::functions::call("output_text", Kernel::OutputText, arrow::datatypes::DataType::Utf8, vec![argument.expr]);
         return Ok(Bound::new(expr, SqlType::Text));
-    }
-    if matches!(argument.ty, Type::Sql(SqlType::Row(_))) {
-        return Err(Error::unsupported("a row as text is not supported"));
     }
     convert(argument, &SqlType::Text.into())
 }

@@ -316,7 +316,7 @@ impl Names {
                 let changed = node.with_new_exprs(exprs, vec![joined]).map_err(bind_error)?;
                 project(changed, column_exprs(&columns).collect())
             }
-            other => Err(Error::unsupported(format!("a correlated subquery in {} is not supported", other.display()))),
+            other => Err(Error::unsupported(format!("a correlated subquery in {} is not supported", place(other)))),
         }
     }
 
@@ -630,5 +630,18 @@ pub(super) fn at_most_one_row(plan: &LogicalPlan) -> bool {
             plan.inputs().into_iter().all(at_most_one_row)
         }
         _ => false,
+    }
+}
+
+/// What a node of a plan is to whoever wrote the query.
+fn place(node: &LogicalPlan) -> &'static str {
+    match node {
+        LogicalPlan::Window(_) => "a window function",
+        LogicalPlan::Aggregate(_) => "an aggregate function or GROUP BY",
+        LogicalPlan::Sort(_) => "ORDER BY",
+        LogicalPlan::Limit(_) => "LIMIT or OFFSET",
+        LogicalPlan::Distinct(_) => "DISTINCT",
+        LogicalPlan::Unnest(_) => "UNNEST",
+        _ => "this place",
     }
 }

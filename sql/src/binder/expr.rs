@@ -10,11 +10,12 @@ use datafusion::sql::sqlparser::tokenizer::Span;
 use weir_catalog::{Error, Result, SqlState, SqlType};
 
 use super::guard::{all_of, any_of, can_fail, opaque_case};
+use super::nested::{check_operator, comparable, row_null_test, unparenthesised};
 use super::scope::{Clause, Relation, Scope, name_of};
-use super::types::{self, Bound, CastContext, Type, can_cast, common_type, convert, numeric_shape};
+use super::types::{self, Bound, CastContext, Type, can_convert, common_type, convert, numeric_shape};
 use super::{Session, positioned};
 use crate::functions::arithmetic::{self, decimal_result};
-use crate::functions::{Kernel, datetime, math, string, text};
+use crate::functions::{Kernel, datetime, math, posix, string, text};
 
 pub(super) const NO_OPERATOR_HINT: &str =
     "No operator matches the given name and argument types. You might need to add explicit type casts.";
@@ -36,6 +37,8 @@ impl Session<'_> {
             E::CompoundIdentifier(idents) => self.compound_identifier(idents, scope),
             E::CompoundFieldAccess { root, access_chain } => self.field_access(root, access_chain, scope),
             E::Nested(inner) => self.expr(inner, scope),
+            E::Array(array) => self.array(&array.elem, None, expr.span(), scope),
+            E::Tuple(fields) => self.row(fields.iter().map(|field| self.expr(field, scope)).collect::<Result<_>>()?),
             E::Value(value) => self.at_span(self.value(&value.value), value.span),
             E::BinaryOp { left, op, right } => self.binary_expr(left, op, right, scope),
             E::UnaryOp { op, expr } => self.unary(op, expr, scope),
@@ -54,13 +57,20 @@ impl Session<'_> {
             E::InList { expr, list, negated } => self.in_list(expr, list, *negated, scope),
             E::InSubquery { expr, subquery, negated } => {
                 let left = self.expr(expr, scope)?;
+                if matches!(left.ty, Type::Sql(SqlType::Row(_))) {
+                    return Err(positioned(
+                        Error::unsupported("IN with a subquery over rows is not supported")
+                            .with_hint("Compare column by column in EXISTS (SELECT ... WHERE ...)."),
+                        left.position,
+                    ));
+                }
                 self.in_subquery(left, subquery, *negated, scope)
             }
             E::Between { expr, negated, low, high } => {
                 let (value, low, high) = (self.expr(expr, scope)?, self.expr(low, scope)?, self.expr(high, scope)?);
                 let above = self.compare(value.clone(), Operator::GtEq, low)?;
                 let below = self.compare(value, Operator::LtEq, high)?;
-                let both = above.expr.and(below.expr);
+                let both = all_of(vec![above.expr, below.expr]);
                 Ok(Bound::new(if *negated { Expr::Not(Box::new(both)) } else { both }, SqlType::Boolean))
             }
             E::Like { negated, any: false, expr, pattern, escape_char } => {
@@ -73,6 +83,10 @@ impl Session<'_> {
             E::AllOp { left, compare_op, right } => self.quantified(left, compare_op, right, SetQuantifier::All, scope),
             E::Cast { kind: ast::CastKind::Cast | ast::CastKind::DoubleColon, expr: inner, data_type, array: false, format: None } => {
                 let to = self.at_span(cast_target(data_type), expr.span())?;
+                // The elements of ARRAY[...] are cast one by one; there need not be one.
+                if let (E::Array(array), Type::Sql(SqlType::Array(element))) = (unparenthesised(inner), &to) {
+                    return self.array(&array.elem, Some(element), expr.span(), scope);
+                }
                 let bound = self.expr(inner, scope)?;
                 let to = if is_any_numeric(data_type) { own_numeric(&bound) } else { to };
                 self.explicit_cast(bound, &to)
@@ -175,17 +189,6 @@ impl Session<'_> {
         found
     }
 
-    fn field_access(&self, root: &ast::Expr, chain: &[ast::AccessExpr], scope: &Scope<'_>) -> Result<Bound> {
-        let mut bound = self.expr(root, scope)?;
-        for access in chain {
-            match access {
-                ast::AccessExpr::Dot(ast::Expr::Identifier(ident)) => bound = self.field(bound, &name_of(ident))?,
-                other => return Err(self.at(Error::unsupported(format!("the access {other} is not supported")), root.span())),
-            }
-        }
-        Ok(bound)
-    }
-
     /// A constant.
     fn value(&self, value: &Value) -> Result<Bound> {
         Ok(match value {
@@ -218,7 +221,9 @@ impl Session<'_> {
 
     fn null_test(&self, inner: &ast::Expr, scope: &Scope<'_>, test: fn(Box<Expr>) -> Expr) -> Result<Bound> {
         let bound = known(self.expr(inner, scope)?)?;
-        Ok(Bound::new(test(Box::new(bound.expr)), SqlType::Boolean))
+        let expr = test(Box::new(bound.expr));
+        let expr = if matches!(bound.ty, Type::Sql(SqlType::Row(_))) { row_null_test(expr) } else { expr };
+        Ok(Bound::new(expr, SqlType::Boolean))
     }
 
     fn truth_test(&self, inner: &ast::Expr, scope: &Scope<'_>, clause: &str, test: fn(Box<Expr>) -> Expr) -> Result<Bound> {
@@ -321,27 +326,33 @@ impl Session<'_> {
             B::PGILikeMatch => self.like_bound(left, right, Some('\\'), false, true),
             B::PGNotLikeMatch => self.like_bound(left, right, Some('\\'), true, false),
             B::PGNotILikeMatch => self.like_bound(left, right, Some('\\'), true, true),
-            B::PGRegexMatch => self.text_operator(left, Operator::RegexMatch, "~", right),
-            B::PGRegexIMatch => self.text_operator(left, Operator::RegexIMatch, "~*", right),
-            B::PGRegexNotMatch => self.text_operator(left, Operator::RegexNotMatch, "!~", right),
-            B::PGRegexNotIMatch => self.text_operator(left, Operator::RegexNotIMatch, "!~*", right),
+            B::PGRegexMatch => self.regex_match(left, posix::Operation::Match, right),
+            B::PGRegexIMatch => self.regex_match(left, posix::Operation::MatchAnyCase, right),
+            B::PGRegexNotMatch => self.regex_match(left, posix::Operation::NoMatch, right),
+            B::PGRegexNotIMatch => self.regex_match(left, posix::Operation::NoMatchAnyCase, right),
+            B::Custom(symbol) if symbol == "==" => Err(no_operator(&left, symbol, &right)),
             other => Err(positioned(Error::unsupported(format!("operator {other} is not supported")), left.position)),
         }
     }
 
-    fn text_operator(&self, left: Bound, operator: Operator, symbol: &str, right: Bound) -> Result<Bound> {
+    fn regex_match(&self, left: Bound, operation: posix::Operation, right: Bound) -> Result<Bound> {
         let text = Type::Sql(SqlType::Text);
         if [&left, &right].iter().any(|side| side.ty != text && side.ty != Type::Unknown) {
-            return Err(no_operator(&left, symbol, &right));
+            return Err(no_operator(&left, operation.name(), &right));
         }
+        let position = right.position;
         let (left, right) = (convert(left, &text)?, convert(right, &text)?);
-        Ok(Bound::new(binary_of(left.expr, operator, right.expr), SqlType::Boolean))
+        let expr = super::signature::regex_call(operation, vec![left.expr, right.expr]).map_err(|error| positioned(error, position))?;
+        Ok(Bound::new(expr, SqlType::Boolean))
     }
 
     fn concat(&self, left: Bound, right: Bound) -> Result<Bound> {
         let text = Type::Sql(SqlType::Text);
         let textual = |ty: &Type| *ty == text || *ty == Type::Unknown;
         let printable = |ty: &Type| !matches!(ty, Type::Sql(SqlType::Row(_)));
+        if [&left, &right].iter().any(|side| matches!(side.ty, Type::Sql(SqlType::Array(_)))) {
+            return Err(positioned(Error::unsupported("operator || over arrays is not supported"), left.position));
+        }
         if !(textual(&left.ty) || textual(&right.ty)) || !printable(&left.ty) || !printable(&right.ty) {
             return Err(no_operator(&left, "||", &right));
         }
@@ -440,9 +451,7 @@ impl Session<'_> {
             Some(ty) => ty,
             None => return Err(no_operator(&left, symbol, &right)),
         };
-        if matches!(ty, Type::Sql(SqlType::Row(_))) {
-            return Err(positioned(Error::unsupported("comparing rows is not supported"), left.position));
-        }
+        check_operator(&ty, symbol, left.position)?;
         let (mut left, mut right) = (convert(left, &ty)?, convert(right, &ty)?);
         if ty == Type::Interval {
             let key = SqlType::Numeric { precision: 38, scale: 0 };
@@ -460,6 +469,9 @@ impl Session<'_> {
             Operator::IsDistinctFrom | Operator::IsNotDistinctFrom => "=".to_string(),
             other => other.to_string(),
         };
+        if let Some(compared) = self.compare_rows(&left, operator, &right) {
+            return compared;
+        }
         let (left, right) = self.comparable(left, &symbol, right)?;
         let (left, right) = (one_zero(left), one_zero(right));
         Ok(Bound::new(binary_of(left.expr, operator, right.expr), SqlType::Boolean))
@@ -477,15 +489,27 @@ impl Session<'_> {
             };
             ty = common_type(&ty, &item_type).ok_or_else(|| no_operator(&value, "=", item))?;
         }
-        if matches!(ty, Type::Interval | Type::Sql(SqlType::Row(_))) {
+        if ty == Type::Interval || ty.is_nested() {
             return Err(positioned(Error::unsupported(format!("IN over type {} is not supported", ty.name())), value.position));
         }
         if ty == Type::Unknown {
             ty = SqlType::Text.into();
         }
-        let value = convert(value, &ty)?.expr;
-        let items = items.into_iter().map(|item| Ok(convert(item, &ty)?.expr)).collect::<Result<Vec<_>>>()?;
-        Ok(Bound::new(Expr::InList(InList::new(Box::new(value), items, negated)), SqlType::Boolean))
+        let value = one_zero(convert(value, &ty)?).expr;
+        let items = items.into_iter().map(|item| Ok(one_zero(convert(item, &ty)?).expr)).collect::<Result<Vec<_>>>()?;
+        // DataFusion takes for constant what gives one value over no rows, as CASE does: its lists are to hold constants only.
+        let (constants, others): (Vec<Expr>, Vec<Expr>) =
+            items.into_iter().partition(|item| matches!(item, Expr::Literal(..) | Expr::Placeholder(_)));
+        if others.is_empty() {
+            return Ok(Bound::new(Expr::InList(InList::new(Box::new(value), constants, negated)), SqlType::Boolean));
+        }
+        let mut terms = Vec::with_capacity(others.len() + 1);
+        if !constants.is_empty() {
+            terms.push(Expr::InList(InList::new(Box::new(value.clone()), constants, false)));
+        }
+        terms.extend(others.into_iter().map(|item| binary_of(value.clone(), Operator::Eq, item)));
+        let any = any_of(terms);
+        Ok(Bound::new(if negated { Expr::Not(Box::new(any)) } else { any }, SqlType::Boolean))
     }
 
     /// A subquery that has one column.
@@ -508,10 +532,10 @@ impl Session<'_> {
         let relation = self.single_column(query, scope)?;
         let column = Bound { expr: lit(ScalarValue::Null), ty: relation.columns[0].ty.clone(), position: None };
         let ty = common_type(&left.ty, &column.ty).ok_or_else(|| no_operator(&left, symbol, &column))?;
-        if matches!(ty, Type::Interval | Type::Sql(SqlType::Row(_))) {
+        if ty == Type::Interval || ty.is_nested() {
             return Err(positioned(Error::unsupported(format!("a subquery of type {} can't be compared", ty.name())), left.position));
         }
-        Ok((convert(left, &ty)?, relation.with_types(&[ty])?))
+        Ok((one_zero(convert(left, &ty)?), relation.with_types(&[ty])?.with_one_zero()?))
     }
 
     fn quantified(
@@ -527,7 +551,8 @@ impl Session<'_> {
             right = inner;
         }
         let ast::Expr::Subquery(query) = right else {
-            return Err(self.at(Error::unsupported("ANY and ALL over arrays are not supported"), right.span()));
+            let (left, array) = (self.expr(left, scope)?, self.expr(right, scope)?);
+            return self.quantified_array(left, op, array, quantifier);
         };
         let left = self.expr(left, scope)?;
         let operator = match op {
@@ -642,7 +667,7 @@ impl Session<'_> {
         let allowed = match (&bound.ty, to) {
             (Type::Interval, Type::Sql(SqlType::Text)) | (Type::Interval, Type::Interval) => true,
             (Type::Sql(SqlType::Text), Type::Interval) => matches!(bound.expr, Expr::Literal(..)),
-            (from, to) => can_cast(from, to, CastContext::Explicit),
+            (_, to) => can_convert(&bound, to, CastContext::Explicit),
         };
         if !allowed {
             return Err(positioned(types::cannot_cast(&bound.ty, to), position));
@@ -790,8 +815,15 @@ pub(super) fn no_operator(left: &Bound, symbol: &str, right: &Bound) -> Error {
 
 /// A double with -0.0 as 0.0, for comparing and sorting: PostgreSQL holds them equal, Arrow's total order does not.
 pub(super) fn one_zero(bound: Bound) -> Bound {
-    if bound.ty != Type::Sql(SqlType::Double) || matches!(bound.expr, Expr::Literal(..)) {
+    if bound.ty.is_nested() {
+        return comparable(bound);
+    }
+    if bound.ty != Type::Sql(SqlType::Double) {
         return bound;
+    }
+    if let Expr::Literal(ScalarValue::Float64(value), metadata) = bound.expr {
+        let value = value.map(|value| value + 0.0);
+        return Bound { expr: Expr::Literal(ScalarValue::Float64(value), metadata), ..bound };
     }
     let expr = datafusion::logical_expr::binary_expr(bound.expr, Operator::Plus, lit(0.0f64));
     Bound { expr, ..bound }

@@ -13,6 +13,7 @@ use weir_catalog::{Error, JobKind, Object, Result, SqlState, SqlType};
 use super::expr::subquery_of;
 use super::scope::{Clause, OutputColumn, Relation, Scope, ScopeColumn, name_of};
 use super::types::{Bound, Type};
+use super::unnest::UnnestCall;
 use super::{CatalogSource, Session, TableCall, bind_error, project};
 
 /// A FROM item: its plan, and the names that it brings.
@@ -36,6 +37,11 @@ impl Session<'_> {
     pub(super) fn from(&self, from: &[ast::TableWithJoins], scope: &Scope<'_>) -> Result<FromItem> {
         let mut result: Option<FromItem> = None;
         for item in from {
+            if let (Some(call), true) = (UnnestCall::new(&item.relation), item.joins.is_empty()) {
+                let left = result.unwrap_or_else(|| FromItem { plan: one_row(), columns: Vec::new() });
+                result = Some(self.unnest(left, &call, false, scope)?);
+                continue;
+            }
             let left = result.as_ref().map_or(&[][..], |left| &left.columns);
             let right = self.table_with_joins(item, left, scope)?;
             result = Some(match result {
@@ -57,6 +63,10 @@ impl Session<'_> {
     fn table_with_joins(&self, item: &ast::TableWithJoins, before: &[ScopeColumn], scope: &Scope<'_>) -> Result<FromItem> {
         let mut left = self.table_factor(&item.relation, before, scope)?;
         for join in &item.joins {
+            if let Some(call) = UnnestCall::new(&join.relation) {
+                left = self.join_unnest(left, &call, &join.join_operator, scope)?;
+                continue;
+            }
             let visible: Vec<ScopeColumn> = before.iter().chain(&left.columns).cloned().collect();
             let right = self.table_factor(&join.relation, &visible, scope)?;
             left = self.join(left, right, &join.join_operator, scope)?;
@@ -198,6 +208,7 @@ impl Session<'_> {
                 let relation = self.query(subquery, &inside)?.with_known_types()?;
                 self.aliased(relation, alias.as_ref(), None)
             }
+            factor if let Some(call) = UnnestCall::new(factor) => self.unnest_alone(&call, scope),
             ast::TableFactor::NestedJoin { table_with_joins, alias: None } => self.table_with_joins(table_with_joins, before, scope),
             other => Err(self.at(Error::unsupported(format!("{other} in FROM is not supported")), other.span())),
         }

@@ -7,7 +7,7 @@ use datafusion::logical_expr::{Case, Expr, Operator, lit};
 use weir_catalog::SqlType;
 
 use super::expr::binary_of;
-use crate::functions::{Kernel, NativeFunction, arithmetic, math};
+use crate::functions::{Kernel, NativeFunction, arithmetic, math, string};
 
 /// All of `terms`, where those that could fail are not evaluated on rows on which one of the others is false: `v <> 0 AND 10 / v > 1`.
 ///
@@ -43,8 +43,14 @@ pub(super) fn opaque_case(arms: Vec<(Expr, Expr)>, otherwise: Option<Expr>) -> E
     binary_of(case, Operator::Eq, lit(1i32))
 }
 
-/// Whether an expression holds what people guard with a condition: a division, a root, a logarithm, a cast.
-pub(super) fn can_fail(expr: &Expr) -> bool {
+/// Whether `expr` is an [`opaque_case`], which carries what guards it along.
+pub(super) fn is_guarded(expr: &Expr) -> bool {
+    let Expr::BinaryExpr(binary) = expr else { return false };
+    binary.op == Operator::Eq && matches!(binary.left.as_ref(), Expr::Case(_)) && *binary.right == lit(1i32)
+}
+
+/// Whether an expression holds what people guard with a condition: a division, a root, a logarithm, a cast, a pattern or a length that a column gives.
+pub(crate) fn can_fail(expr: &Expr) -> bool {
     expr.exists(|expr| {
         let Expr::ScalarFunction(call) = expr else { return Ok(false) };
         let Some(function) = call.func.inner().downcast_ref::<NativeFunction>() else { return Ok(false) };
@@ -61,6 +67,14 @@ pub(super) fn can_fail(expr: &Expr) -> bool {
                         | math::Operation::Exp
                 )
             }
+            Kernel::Posix(_, pattern) => pattern.is_none(),
+            Kernel::RegexpExtract(pattern) => pattern.is_none(),
+            Kernel::DateFormat(pattern) => pattern.is_none(),
+            Kernel::String(operation) => match operation {
+                string::Operation::Chr => true,
+                string::Operation::PatternEnd | string::Operation::SplitIndex | string::Operation::ToHex => false,
+                _ => call.args.iter().skip(1).any(|argument| !matches!(argument, Expr::Literal(..))),
+            },
             _ => false,
         })
     })

@@ -10,7 +10,7 @@ use weir_catalog::{Column, Error, ObjectId, Result, SqlState, SqlType};
 use super::expr::known;
 use super::from::null_of;
 use super::scope::{self, Relation, Scope};
-use super::types::{Bound, CastContext, Type, can_cast, convert};
+use super::types::{Bound, CastContext, Type, can_convert, convert};
 use super::{Binder, State, analyze, parameters_of, positioned, project};
 
 /// An INSERT's rows.
@@ -202,7 +202,7 @@ fn output_value(plan: &LogicalPlan, place: usize, column: &datafusion::common::C
 /// A value as one of `column`'s type; `42804` where it does not become that by itself.
 fn assign(value: Bound, column: &Column) -> Result<Expr> {
     let to = Type::Sql(column.ty.clone());
-    if !can_cast(&value.ty, &to, CastContext::Assignment) {
+    if !can_convert(&value, &to, CastContext::Assignment) {
         let error = Error::new(
             SqlState::DATATYPE_MISMATCH,
             format!("column \"{}\" is of type {} but expression is of type {}", column.name, to.name(), value.ty.name()),

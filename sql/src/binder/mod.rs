@@ -10,6 +10,7 @@
 //! - Table scans carry a [`CatalogSource`] or a [`SystemSource`]. Views are expanded.
 
 mod aggregate;
+mod batch;
 mod call;
 mod decorrelate;
 mod error;
@@ -17,6 +18,7 @@ mod expr;
 mod from;
 mod guard;
 mod insert;
+mod nested;
 mod order;
 mod plain;
 mod query;
@@ -26,6 +28,7 @@ mod signature;
 mod subquery;
 mod table_call;
 pub mod types;
+mod unnest;
 mod unsupported;
 mod window;
 
@@ -42,13 +45,14 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::datasource::TableType;
 use datafusion::logical_expr::{Expr, LogicalPlan, TableSource};
 use datafusion::optimizer::analyzer::Analyzer;
-use datafusion::optimizer::{Optimizer, OptimizerContext};
 use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::tokenizer::{Location, Span};
 use weir_catalog::{Catalog, Column, Error, Object, ObjectId, Result, SqlState, SqlType, View};
 
+pub use batch::optimize_batch;
 pub use error::bind_error;
 pub use from::nested_too_deeply;
+pub(crate) use guard::can_fail;
 pub use insert::BoundInsert;
 use scope::{Relation, Scope};
 pub use select::{DISTINCT_ON_PREFIX, UID_ALIAS_PREFIX};
@@ -335,38 +339,6 @@ fn with_text_columns(plan: LogicalPlan) -> Result<LogicalPlan> {
 fn project(plan: LogicalPlan, exprs: Vec<Expr>) -> Result<LogicalPlan> {
     let projection = datafusion::logical_expr::Projection::try_new(exprs, Arc::new(plan)).map_err(bind_error)?;
     Ok(LogicalPlan::Projection(projection))
-}
-
-/// Rules of DataFusion's optimiser that fail on some of PostgreSQL's types, and are left out then: the sum of sums that this one makes of a sum of INT beside
-/// a DISTINCT aggregate has another type than the sum.
-const UNFIT_RULES: [&str; 1] = ["single_distinct_aggregation_to_group_by"];
-
-/// DataFusion's optimiser, for a plan that is run as a batch: correlated subqueries become joins, filters move down, and so on.
-pub fn optimize_batch(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let mut options = ConfigOptions::default();
-    options.optimizer.expand_views_at_output = false;
-    let context = OptimizerContext::new_with_config_options(Arc::new(options));
-    let optimize = |plan: LogicalPlan| {
-        let optimized = Optimizer::new().optimize(plan.clone(), &context, |_, _| {});
-        optimized.or_else(|error| {
-            let mut fewer = Optimizer::new();
-            fewer.rules.retain(|rule| !UNFIT_RULES.contains(&rule.name()));
-            fewer.optimize(plan, &context, |_, _| {}).map_err(|_| bind_error(error))
-        })
-    };
-    let plan = match plain::needs_unnesting(&plan).map_err(bind_error)? {
-        false => optimize(plan)?,
-        true => {
-            let joined = decorrelate::decorrelate(plan)?;
-            // DataFusion's rules are not to see what is left.
-            if is_correlated(&joined)? {
-                return Err(Error::unsupported("this correlated subquery is not supported")
-                    .with_hint("Join with the tables of the subquery and GROUP BY the columns of the outer query."));
-            }
-            optimize(joined)?
-        }
-    };
-    with_text_columns(plan)
 }
 
 /// Whether a plan holds a subquery, in an expression or in FROM, that is computed for each row of the query around it: no join.

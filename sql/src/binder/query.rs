@@ -138,10 +138,16 @@ impl Session<'_> {
             SetQuantifier::Distinct | SetQuantifier::None => false,
             other => return Err(Error::unsupported(format!("{what} {other} is not supported"))),
         };
+        if !all || op != SetOperator::Union {
+            types.iter().try_for_each(|ty| super::nested::check_key(ty, what, None))?;
+        }
         let names: Vec<String> = left.columns.iter().map(|column| column.name.clone()).collect();
         let unique = unique_names(names.iter().map(String::as_str));
-        let left = renamed(left.with_types(&types)?, &unique)?;
-        let right = renamed(right.with_types(&types)?, &unique)?;
+        let (mut left, mut right) = (left.with_types(&types)?, right.with_types(&types)?);
+        if op != SetOperator::Union {
+            (left, right) = (left.with_one_zero()?, right.with_one_zero()?);
+        }
+        let (left, right) = (renamed(left, &unique)?, renamed(right, &unique)?);
         let plan = match (op, all) {
             (SetOperator::Union, all) => {
                 let union = Union::try_new(vec![Arc::new(left), Arc::new(right)]).map_err(bind_error)?;

@@ -80,6 +80,23 @@ impl Relation {
         }
         Ok(self)
     }
+
+    /// With -0.0 as 0.0 in columns of doubles, for comparing whole rows.
+    pub fn with_one_zero(mut self) -> Result<Relation> {
+        if !self.columns.iter().any(|column| column.ty == Type::Sql(SqlType::Double)) {
+            return Ok(self);
+        }
+        let exprs = self.columns.iter().map(|column| {
+            let bound = Bound { expr: Expr::Column(column.column.clone()), ty: column.ty.clone(), position: None };
+            super::expr::one_zero(bound).expr.alias(&column.column.name)
+        });
+        self.plan = project(self.plan.clone(), exprs.collect())?;
+        let schema = Arc::clone(self.plan.schema());
+        for (i, column) in self.columns.iter_mut().enumerate() {
+            column.column = PlanColumn::from(schema.qualified_field(i));
+        }
+        Ok(self)
+    }
 }
 
 fn convert_output(expr: Expr, from: &Type, to: &Type, name: &str) -> Result<Expr> {

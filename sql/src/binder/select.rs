@@ -14,6 +14,7 @@ use datafusion::sql::sqlparser::ast::{self, Spanned};
 use weir_catalog::{Error, Result, SqlState};
 
 use super::expr::known;
+use super::nested::check_key;
 use super::order::{in_order, order_of};
 use super::query::{sort, unique_names};
 use super::scope::{Clause, OutputColumn, Relation, Scope, ScopeColumn, name_of};
@@ -159,6 +160,9 @@ impl Session<'_> {
         }
         // A string that nothing gave a type is TEXT where it is compared.
         if distinct {
+            for item in &items {
+                check_key(&item.bound.ty, "SELECT DISTINCT", item.bound.position)?;
+            }
             for ((expr, output), item) in exprs.iter_mut().zip(&mut outputs).zip(&items) {
                 if output.ty == Type::Unknown {
                     let bound = known(item.bound.clone())?;
@@ -201,6 +205,7 @@ impl Session<'_> {
     fn select_items(&self, select: &ast::Select, scope: &Scope<'_>) -> Result<Vec<Item>> {
         let mut items = Vec::with_capacity(select.projection.len());
         for item in &select.projection {
+            check_target_list(items.len() + 1)?;
             match item {
                 ast::SelectItem::UnnamedExpr(expr) => {
                     items.push(Item { name: output_name(expr), bound: self.expr(expr, scope)? });
@@ -220,24 +225,44 @@ impl Session<'_> {
                 }
                 ast::SelectItem::QualifiedWildcard(ast::SelectItemQualifiedWildcardKind::ObjectName(name), options) => {
                     refuse_wildcard_options(options)?;
-                    let idents: Vec<String> = name.0.iter().filter_map(|part| part.as_ident()).map(name_of).collect();
-                    let relation = idents.last().cloned().unwrap_or_default();
+                    let idents: Vec<ast::Ident> = name.0.iter().filter_map(|part| part.as_ident()).cloned().collect();
+                    let relation = idents.last().map(name_of).unwrap_or_default();
                     let found: Vec<Item> =
                         scope.columns.iter().filter(|column| column.relation.as_ref() == Some(&relation)).map(item_of).collect();
                     if found.is_empty() {
-                        return Err(self.row_wildcard(&idents, scope, name));
+                        items.extend(self.row_wildcard(&idents, scope, name)?);
                     }
                     items.extend(found);
+                }
+                ast::SelectItem::QualifiedWildcard(ast::SelectItemQualifiedWildcardKind::Expr(expr), options) => {
+                    refuse_wildcard_options(options)?;
+                    items.extend(self.fields_of(self.expr(expr, scope)?)?);
                 }
                 other => return Err(self.at(Error::unsupported(format!("{other} in a SELECT list is not supported")), other.span())),
             }
         }
+        check_target_list(items.len())?;
         Ok(items)
     }
 
-    fn row_wildcard(&self, idents: &[String], _scope: &Scope<'_>, name: &ast::ObjectName) -> Error {
-        let shown = idents.join(".");
-        self.at(Error::new(SqlState::UNDEFINED_TABLE, format!("missing FROM-clause entry for table \"{shown}\"")), name.span())
+    /// `r.*`, where no table is called `r`: the fields of a row.
+    fn row_wildcard(&self, idents: &[ast::Ident], scope: &Scope<'_>, name: &ast::ObjectName) -> Result<Vec<Item>> {
+        match self.compound_identifier(idents, scope) {
+            Ok(bound) if matches!(bound.ty, Type::Sql(weir_catalog::SqlType::Row(_))) => self.fields_of(bound),
+            _ => {
+                let shown = idents.iter().map(name_of).collect::<Vec<_>>().join(".");
+                let error = Error::new(SqlState::UNDEFINED_TABLE, format!("missing FROM-clause entry for table \"{shown}\""));
+                Err(self.at(error, name.span()))
+            }
+        }
+    }
+
+    fn fields_of(&self, bound: Bound) -> Result<Vec<Item>> {
+        let Type::Sql(weir_catalog::SqlType::Row(fields)) = &bound.ty else {
+            let error = Error::new(SqlState::WRONG_OBJECT_TYPE, format!("type {} is not composite", bound.ty.name()));
+            return Err(positioned(error, bound.position));
+        };
+        fields.iter().map(|(name, _)| Ok(Item { name: name.clone(), bound: self.field(bound.clone(), name)? })).collect()
     }
 
     fn group_by(&self, group_by: &ast::GroupByExpr, items: &[Item], scope: &Scope<'_>) -> Result<Vec<Bound>> {
@@ -273,6 +298,7 @@ impl Session<'_> {
                 },
             };
             let bound = known(bound)?;
+            check_key(&bound.ty, "GROUP BY", bound.position)?;
             if !keys.iter().any(|key| key.expr == bound.expr) {
                 keys.push(bound);
             }
@@ -452,6 +478,17 @@ fn named_block(relation: Relation, uid: &str) -> Result<Relation> {
     Ok(Relation { plan: LogicalPlan::SubqueryAlias(plan), columns })
 }
 
+/// PostgreSQL's limit. Planning compares columns with columns: it takes seconds for that many, and minutes for a few times more.
+const MOST_TARGETS: usize = 1664;
+
+/// Errors with `54011` where a SELECT list of `length` is too long.
+fn check_target_list(length: usize) -> Result<()> {
+    if length > MOST_TARGETS {
+        return Err(Error::new(SqlState::TOO_MANY_COLUMNS, format!("target lists can have at most {MOST_TARGETS} entries")));
+    }
+    Ok(())
+}
+
 fn item_of(column: &ScopeColumn) -> Item {
     Item { name: column.name.clone(), bound: Bound { expr: column.expr.clone(), ty: column.ty.clone(), position: None } }
 }
@@ -506,10 +543,15 @@ fn figure_name(expr: &ast::Expr) -> (Option<String>, u8) {
     match expr {
         E::Identifier(ident) => (Some(name_of(ident)), 2),
         E::CompoundIdentifier(idents) => (idents.last().map(name_of), 2),
-        E::CompoundFieldAccess { root, access_chain } => match access_chain.last() {
-            Some(ast::AccessExpr::Dot(E::Identifier(ident))) => (Some(name_of(ident)), 2),
-            _ => figure_name(root),
-        },
+        E::CompoundFieldAccess { root, access_chain } => {
+            let field = access_chain.iter().rev().find_map(|access| match access {
+                ast::AccessExpr::Dot(E::Identifier(ident)) => Some(name_of(ident)),
+                _ => None,
+            });
+            field.map_or_else(|| figure_name(root), |field| (Some(field), 2))
+        }
+        E::Array(_) => function("array"),
+        E::Tuple(_) => function("row"),
         E::Function(call) => (call.name.0.last().and_then(|part| part.as_ident()).map(name_of), 2),
         E::Nested(inner) | E::Collate { expr: inner, .. } => figure_name(inner),
         E::Cast { expr: inner, data_type, .. } => match figure_name(inner) {
@@ -527,7 +569,7 @@ fn figure_name(expr: &ast::Expr) -> (Option<String>, u8) {
         E::Ceil { .. } => function("ceil"),
         E::Floor { .. } => function("floor"),
         E::Position { .. } => function("position"),
-        E::Substring { .. } => function("substring"),
+        E::Substring { shorthand, .. } => function(if *shorthand { "substr" } else { "substring" }),
         E::Overlay { .. } => function("overlay"),
         E::Trim { trim_where, .. } => function(match trim_where {
             None | Some(ast::TrimWhereField::Both) => "btrim",
@@ -549,6 +591,10 @@ fn figure_name(expr: &ast::Expr) -> (Option<String>, u8) {
 
 fn type_column_name(data_type: &ast::DataType) -> String {
     use weir_catalog::SqlType as S;
+    if let ast::DataType::Array(ast::ArrayElemTypeDef::SquareBracket(element, _) | ast::ArrayElemTypeDef::AngleBracket(element)) = data_type
+    {
+        return type_column_name(element);
+    }
     match super::signature::sql_type(data_type) {
         Ok(S::Boolean) => "bool".into(),
         Ok(S::Int) => "int4".into(),
@@ -558,6 +604,7 @@ fn type_column_name(data_type: &ast::DataType) -> String {
         Ok(S::Text) if matches!(data_type, ast::DataType::Text) => "text".into(),
         Ok(S::Text) => "varchar".into(),
         Ok(S::Timestamp { .. }) => "timestamp".into(),
-        Ok(S::Row(_)) | Err(_) => data_type.to_string().to_lowercase(),
+        Ok(S::Row(_)) => "row".into(),
+        Ok(S::Array(_)) | Err(_) => data_type.to_string().to_lowercase(),
     }
 }

@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use arrow::datatypes::{DataType, Field};
+use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::expr::Cast;
 use datafusion::logical_expr::type_coercion::functions::fields_with_udf;
 use datafusion::logical_expr::{Expr, ReturnFieldArgs, ScalarUDF};
 use weir_catalog::{Error, Result, SqlState, SqlType};
 
+use super::expr::date_time;
 use super::types::{Bound, CastContext, Type, can_cast, convert};
-use crate::functions::{Kernel, math, string};
+use crate::functions::datetime::Field;
+use crate::functions::{Kernel, date_format, datetime, math, posix, regexp, string};
 
 pub(super) use crate::parser::sql_type;
 
@@ -23,6 +25,7 @@ enum Parameter {
     Numeric,
     Double,
     Text,
+    Timestamp,
 }
 
 impl Parameter {
@@ -30,7 +33,7 @@ impl Parameter {
         can_cast(ty, &self.target(ty), CastContext::Implicit)
     }
 
-    /// The type that an argument of type `ty` is converted to: a NUMERIC keeps its digits.
+    /// The type that an argument of type `ty` is converted to: a NUMERIC keeps its digits, and a TIMESTAMP its precision.
     fn target(self, ty: &Type) -> Type {
         match self {
             Parameter::Int => SqlType::Int.into(),
@@ -41,6 +44,10 @@ impl Parameter {
             },
             Parameter::Double => SqlType::Double.into(),
             Parameter::Text => SqlType::Text.into(),
+            Parameter::Timestamp => match ty {
+                Type::Sql(SqlType::Timestamp { .. }) => ty.clone(),
+                _ => SqlType::TIMESTAMP.into(),
+            },
         }
     }
 
@@ -61,12 +68,19 @@ enum Body {
     DataFusion(&'static str),
     Math(math::Operation),
     String(string::Operation),
+    /// A field of a timestamp.
+    Part(Field),
+    DateFormat,
+    RegexpExtract,
+    /// A function of PostgreSQL's regular expressions.
+    Posix(posix::Operation),
 }
 
 /// The result of a function.
 #[derive(Clone, Copy, Debug)]
 enum Output {
     Int,
+    BigInt,
     Boolean,
     Double,
     Text,
@@ -84,8 +98,8 @@ struct Signature {
     body: Body,
 }
 
-use Body::{DataFusion as Df, Math as M, String as S};
-use Parameter::{BigInt as L, Double as D, Int as I, Numeric as N, Text as T};
+use Body::{DataFusion as Df, Math as M, Posix as P, String as S};
+use Parameter::{BigInt as L, Double as D, Int as I, Numeric as N, Text as T, Timestamp as Ts};
 
 macro_rules! signatures {
     ($($name:literal ($($parameter:ident),*) -> $output:ident = $body:expr;)*) => {
@@ -157,24 +171,40 @@ static SIGNATURES: &[Signature] = signatures! {
     "translate"(T, T, T) -> Text = Df("translate");
     "left"(T, I) -> Text = Df("left");
     "right"(T, I) -> Text = Df("right");
-    "lpad"(T, I) -> Text = Df("lpad");
-    "lpad"(T, I, T) -> Text = Df("lpad");
-    "rpad"(T, I) -> Text = Df("rpad");
-    "rpad"(T, I, T) -> Text = Df("rpad");
+    "lpad"(T, I) -> Text = S(string::Operation::PadLeft);
+    "lpad"(T, I, T) -> Text = S(string::Operation::PadLeft);
+    "rpad"(T, I) -> Text = S(string::Operation::PadRight);
+    "rpad"(T, I, T) -> Text = S(string::Operation::PadRight);
     "reverse"(T) -> Text = Df("reverse");
     "starts_with"(T, T) -> Boolean = Df("starts_with");
     "ascii"(T) -> Int = Df("ascii");
     "chr"(I) -> Text = S(string::Operation::Chr);
     "md5"(T) -> Text = Df("md5");
-    "to_hex"(L) -> Text = Df("to_hex");
+    "to_hex"(I) -> Text = S(string::Operation::ToHex);
+    "to_hex"(L) -> Text = S(string::Operation::ToHex);
     "overlay"(T, T, I) -> Text = Df("overlay");
     "overlay"(T, T, I, I) -> Text = Df("overlay");
-    "regexp_replace"(T, T, T) -> Text = Df("regexp_replace");
-    "regexp_replace"(T, T, T, T) -> Text = Df("regexp_replace");
-    "regexp_like"(T, T) -> Boolean = Df("regexp_like");
-    "regexp_like"(T, T, T) -> Boolean = Df("regexp_like");
-    "regexp_count"(T, T) -> Int = Df("regexp_count");
-    "regexp_instr"(T, T) -> Int = Df("regexp_instr");
+    "regexp_replace"(T, T, T) -> Text = P(posix::Operation::Replace);
+    "regexp_replace"(T, T, T, T) -> Text = P(posix::Operation::Replace);
+    "regexp_like"(T, T) -> Boolean = P(posix::Operation::Like);
+    "regexp_like"(T, T, T) -> Boolean = P(posix::Operation::Like);
+    "regexp_count"(T, T) -> Int = P(posix::Operation::Count);
+    "regexp_instr"(T, T) -> Int = P(posix::Operation::Position);
+    // Flink's.
+    "year"(Ts) -> BigInt = Body::Part(Field::Year);
+    "quarter"(Ts) -> BigInt = Body::Part(Field::Quarter);
+    "month"(Ts) -> BigInt = Body::Part(Field::Month);
+    "week"(Ts) -> BigInt = Body::Part(Field::Week);
+    "dayofyear"(Ts) -> BigInt = Body::Part(Field::DayOfYear);
+    "dayofmonth"(Ts) -> BigInt = Body::Part(Field::Day);
+    "dayofweek"(Ts) -> BigInt = Body::Part(Field::DayOfWeek);
+    "hour"(Ts) -> BigInt = Body::Part(Field::Hour);
+    "minute"(Ts) -> BigInt = Body::Part(Field::Minute);
+    "second"(Ts) -> BigInt = Body::Part(Field::Second);
+    "date_format"(Ts, T) -> Text = Body::DateFormat;
+    "split_index"(T, T, I) -> Text = S(string::Operation::SplitIndex);
+    "regexp_extract"(T, T) -> Text = Body::RegexpExtract;
+    "regexp_extract"(T, T, I) -> Text = Body::RegexpExtract;
 };
 
 /// DataFusion's scalar functions by name.
@@ -225,6 +255,7 @@ fn make_call(signature: &Signature, arguments: Vec<Bound>) -> Result<Bound> {
     }
     let ty = match signature.output {
         Output::Int => SqlType::Int,
+        Output::BigInt => SqlType::BigInt,
         Output::Boolean => SqlType::Boolean,
         Output::Double => SqlType::Double,
         Output::Text => SqlType::Text,
@@ -238,8 +269,41 @@ fn make_call(signature: &Signature, arguments: Vec<Bound>) -> Result<Bound> {
         Body::DataFusion(name) => datafusion_call(name, converted, &ty)?,
         Body::Math(operation) => crate::functions::call(operation.name(), Kernel::Math(operation), ty.to_arrow(), exprs(converted)),
         Body::String(operation) => crate::functions::call(operation.name(), Kernel::String(operation), DataType::Utf8, exprs(converted)),
+        Body::Part(field) => date_time(datetime::Operation::Part(field), ty.to_arrow(), exprs(converted)),
+        Body::DateFormat => {
+            let pattern = constant_pattern(&converted[1], date_format::Pattern::parse)?;
+            crate::functions::call("date_format", Kernel::DateFormat(pattern), DataType::Utf8, exprs(converted))
+        }
+        Body::RegexpExtract => {
+            let pattern = constant_pattern(&converted[1], regexp::Pattern::compile)?;
+            crate::functions::call("regexp_extract", Kernel::RegexpExtract(pattern), DataType::Utf8, exprs(converted))
+        }
+        Body::Posix(operation) => regex_call(operation, exprs(converted))?,
     };
     Ok(Bound::new(expr, ty))
+}
+
+/// A call of `operation`, whose pattern is read here where it and its flags are constant.
+pub(super) fn regex_call(operation: posix::Operation, arguments: Vec<Expr>) -> Result<Expr> {
+    let constant = |argument: Option<&Expr>| match argument {
+        None => Some(String::new()),
+        Some(Expr::Literal(ScalarValue::Utf8(Some(text)), _)) => Some(text.clone()),
+        Some(_) => None,
+    };
+    let flags = operation.flags_argument().and_then(|flags| arguments.get(flags));
+    let pattern = match (constant(arguments.get(1)), constant(flags)) {
+        (Some(pattern), Some(flags)) => Some(Arc::new(posix::Pattern::compile(&pattern, operation, &flags)?)),
+        _ => None,
+    };
+    Ok(crate::functions::call(operation.name(), Kernel::Posix(operation, pattern), operation.result(), arguments))
+}
+
+/// The pattern that a constant argument holds, read once for all rows.
+fn constant_pattern<P>(argument: &Bound, read: fn(&str) -> Result<P>) -> Result<Option<Arc<P>>> {
+    match &argument.expr {
+        Expr::Literal(ScalarValue::Utf8(Some(text)), _) => read(text).map(|pattern| Some(Arc::new(pattern))),
+        _ => Ok(None),
+    }
 }
 
 fn exprs(arguments: Vec<Bound>) -> Vec<Expr> {
@@ -265,7 +329,7 @@ pub(super) fn datafusion_call(name: &str, arguments: Vec<Bound>, ty: &SqlType) -
     let mut fields = Vec::with_capacity(arguments.len());
     for argument in arguments {
         let argument = if argument.ty == Type::Sql(SqlType::Int) { convert(argument, &SqlType::BigInt.into())? } else { argument };
-        fields.push(Arc::new(Field::new("", argument.ty.to_arrow(), true)));
+        fields.push(Arc::new(arrow::datatypes::Field::new("", argument.ty.to_arrow(), true)));
         exprs.push(argument.expr);
     }
     // What DataFusion's analysis would do, done here, so that the result's type is known.

@@ -33,7 +33,10 @@ impl TableCall {
         let Some((_, what)) = FUNCTIONS.iter().find(|(known, _)| *known == function) else { return Ok(None) };
         let wrong = || {
             Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("{function}{} is not a call of this function", listed(arguments)))
-                .with_hint(format!("It is called as {function}('{what}', 'uid'[, 'state name']), with constants."))
+                .with_hint(match function.as_str() {
+                    "state" => "It is called as state('job', 'uid'[, 'state name']) [AS OF CHECKPOINT number], with constants.".to_string(),
+                    _ => format!("It is called as {function}('{what}', 'uid'[, 'state name']), with constants."),
+                })
         };
         if arguments.settings.is_some() {
             return Err(wrong());

@@ -6,7 +6,7 @@ use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::expr::{Cast, Placeholder};
 use weir_catalog::{Error, Result, SqlState, SqlType};
 
-use crate::functions::{Kernel, cast, datetime, text};
+use crate::functions::{Kernel, NativeFunction, cast, datetime, nested, text};
 
 /// The type of an expression while it is bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,7 @@ impl Type {
             Type::Sql(SqlType::Numeric { .. }) => "numeric".into(),
             Type::Sql(SqlType::Timestamp { .. }) => "timestamp without time zone".into(),
             Type::Sql(SqlType::Row(_)) => "record".into(),
+            Type::Sql(SqlType::Array(element)) => format!("{}[]", Type::Sql(element.as_ref().clone()).name()),
             Type::Sql(ty) => ty.to_string(),
             Type::Interval => "interval".into(),
             Type::Unknown => "unknown".into(),
@@ -47,6 +48,11 @@ impl Type {
             Type::Sql(ty) => Some(ty),
             _ => None,
         }
+    }
+
+    /// Whether it is a ROW or an array.
+    pub fn is_nested(&self) -> bool {
+        self.sql().is_some_and(SqlType::is_nested)
     }
 
     /// INT 1, BIGINT 2, NUMERIC 3, DOUBLE 4: a number converts by itself to one of a higher rank. `None` for what is no number.
@@ -65,6 +71,9 @@ impl Type {
         match (self, other) {
             (Type::Sql(SqlType::Numeric { .. }), Type::Sql(SqlType::Numeric { .. })) => true,
             (Type::Sql(SqlType::Timestamp { .. }), Type::Sql(SqlType::Timestamp { .. })) => true,
+            (Type::Sql(SqlType::Array(a)), Type::Sql(SqlType::Array(b))) => {
+                Type::Sql(a.as_ref().clone()).same_base(&Type::Sql(b.as_ref().clone()))
+            }
             _ => self == other,
         }
     }
@@ -111,8 +120,13 @@ pub fn can_cast(from: &Type, to: &Type, context: CastContext) -> bool {
     if let (Some(from), Some(to)) = (from.number_rank(), to.number_rank()) {
         return from < to || context >= CastContext::Assignment;
     }
+    let inside = |from: &SqlType, to: &SqlType| can_cast(&Type::Sql(from.clone()), &Type::Sql(to.clone()), context);
     match (from, to) {
-        (Type::Sql(SqlType::Row(_)), _) | (_, Type::Sql(SqlType::Row(_))) => false,
+        (Type::Sql(SqlType::Array(from)), Type::Sql(SqlType::Array(to))) => inside(from, to),
+        (Type::Sql(SqlType::Row(from)), Type::Sql(SqlType::Row(to))) => {
+            from.len() == to.len() && from.iter().zip(to).all(|((_, from), (_, to))| inside(from, to))
+        }
+        (_, Type::Sql(SqlType::Row(_))) => false,
         (_, Type::Sql(SqlType::Text)) => context >= CastContext::Assignment,
         (Type::Sql(SqlType::Text), _) => context == CastContext::Explicit,
         (Type::Sql(SqlType::Boolean), Type::Sql(SqlType::Int)) | (Type::Sql(SqlType::Int), Type::Sql(SqlType::Boolean)) => {
@@ -120,6 +134,41 @@ pub fn can_cast(from: &Type, to: &Type, context: CastContext) -> bool {
         }
         _ => false,
     }
+}
+
+/// As [`can_cast`], of an expression: a string that stands in a row constructor has no type of its own yet.
+pub fn can_convert(from: &Bound, to: &Type, context: CastContext) -> bool {
+    match (row_constructor(from), to) {
+        (Some(fields), Type::Sql(SqlType::Row(to))) if fields.len() == to.len() => {
+            fields.iter().zip(to).all(|(field, (_, to))| can_convert(field, &Type::Sql(to.clone()), context))
+        }
+        _ => can_cast(&from.ty, to, context),
+    }
+}
+
+/// The fields of `bound`, if it is `ROW(...)`. Strings among them are of unknown type again.
+pub fn row_constructor(bound: &Bound) -> Option<Vec<Bound>> {
+    let (Expr::ScalarFunction(call), Type::Sql(SqlType::Row(types))) = (&bound.expr, &bound.ty) else { return None };
+    let function = call.func.inner().downcast_ref::<NativeFunction>()?;
+    if *function.kernel() != Kernel::Nested(nested::Operation::Row) || call.args.len() != types.len() {
+        return None;
+    }
+    let field = |(expr, (_, ty)): (&Expr, &(String, SqlType))| {
+        let ty = match expr {
+            Expr::Literal(ScalarValue::Utf8(_), _) => Type::Unknown,
+            _ => Type::Sql(ty.clone()),
+        };
+        Bound { expr: expr.clone(), ty, position: bound.position }
+    };
+    Some(call.args.iter().zip(types).map(field).collect())
+}
+
+/// `ROW(...)` of fields with names.
+pub fn row_of(fields: Vec<(String, SqlType, Expr)>) -> Bound {
+    let (types, exprs): (Vec<(String, SqlType)>, Vec<Expr>) = fields.into_iter().map(|(name, ty, expr)| ((name, ty), expr)).unzip();
+    let ty = SqlType::Row(types);
+    let operation = nested::Operation::Row;
+    Bound::new(crate::functions::call(operation.name(), Kernel::Nested(operation), ty.to_arrow(), exprs), ty)
 }
 
 /// The digits that every value of an integer type fits in.
@@ -153,8 +202,34 @@ pub fn common_type(left: &Type, right: &Type) -> Option<Type> {
         (Type::Sql(SqlType::Timestamp { precision: a }), Type::Sql(SqlType::Timestamp { precision: b })) => {
             Some(SqlType::Timestamp { precision: *a.max(b) }.into())
         }
+        (Type::Sql(SqlType::Array(left)), Type::Sql(SqlType::Array(right))) => {
+            Some(SqlType::Array(Box::new(common_sql_type(left, right)?)).into())
+        }
+        (Type::Sql(SqlType::Row(left)), Type::Sql(SqlType::Row(right))) if left.len() == right.len() => {
+            // The names are those that somebody gave.
+            let unnamed = left.iter().enumerate().all(|(at, (name, _))| *name == field_name(at));
+            let names = if unnamed { right } else { left };
+            let fields = left
+                .iter()
+                .zip(right)
+                .zip(names)
+                .map(|(((_, left), (_, right)), (name, _))| Some((name.clone(), common_sql_type(left, right)?)));
+            Some(SqlType::Row(fields.collect::<Option<_>>()?).into())
+        }
         _ => None,
     }
+}
+
+fn common_sql_type(left: &SqlType, right: &SqlType) -> Option<SqlType> {
+    match common_type(&Type::Sql(left.clone()), &Type::Sql(right.clone()))? {
+        Type::Sql(ty) => Some(ty),
+        _ => None,
+    }
+}
+
+/// What PostgreSQL calls the field at place `at` of a row constructor.
+pub fn field_name(at: usize) -> String {
+    format!("f{}", at + 1)
 }
 
 /// `bound` as `to`, whether or not a cast in that direction is allowed. Constants are converted at once, so that their errors have a position.
@@ -169,6 +244,14 @@ pub fn convert(bound: Bound, to: &Type) -> Result<Bound> {
 }
 
 fn convert_expr(bound: Bound, to: &Type) -> Result<Expr> {
+    if bound.ty != *to
+        && let (Some(fields), Type::Sql(SqlType::Row(types))) = (row_constructor(&bound), to)
+        && fields.len() == types.len()
+    {
+        let convert =
+            |(field, (name, ty)): (Bound, &(String, SqlType))| Ok((name.clone(), ty.clone(), convert_expr(field, &Type::Sql(ty.clone()))?));
+        return Ok(row_of(fields.into_iter().zip(types).map(convert).collect::<Result<_>>()?).expr);
+    }
     let Bound { expr, ty, .. } = bound;
     if ty == Type::Unknown {
         return match expr {
@@ -201,6 +284,15 @@ fn convert_expr(bound: Bound, to: &Type) -> Result<Expr> {
     }
     if let Expr::Literal(value, _) = &expr {
         return cast_constant(value, to);
+    }
+    if let (SqlType::Row(from), SqlType::Row(to)) = (from, to)
+        && from.len() != to.len()
+    {
+        return Err(cannot_cast(&ty, &Type::Sql(SqlType::Row(to.clone()))).with_detail(format!(
+            "The row has {} fields where {} are wanted.",
+            from.len(),
+            to.len()
+        )));
     }
     let lossless = match (from, to) {
         (SqlType::Timestamp { precision: from }, SqlType::Timestamp { precision: to }) if from <= to => return Ok(expr),

@@ -14,7 +14,6 @@ static NAMES: &[&str] = &[
     "array_cat",
     "array_dims",
     "array_fill",
-    "array_length",
     "array_lower",
     "array_ndims",
     "array_position",
@@ -30,7 +29,6 @@ static NAMES: &[&str] = &[
     "atan2d",
     "atand",
     "atanh",
-    "cardinality",
     "clock_timestamp",
     "convert_from",
     "convert_to",
@@ -134,7 +132,6 @@ static NAMES: &[&str] = &[
     "regr_sxx",
     "regr_sxy",
     "regr_syy",
-    "row",
     "row_to_json",
     "scale",
     "set_config",
@@ -173,7 +170,6 @@ static NAMES: &[&str] = &[
 pub(super) fn function(name: &str) -> Option<Error> {
     NAMES.binary_search(&name).ok()?;
     Some(match name {
-        "row" => Error::unsupported("row constructors are not supported"),
         "current_date" => {
             Error::unsupported("current_date is not supported: there is no type date").with_hint("Use date_trunc('day', now()).")
         }

@@ -9,7 +9,7 @@ use datafusion::sql::sqlparser::ast;
 use weir_catalog::{Error, Result, SqlState, SqlType};
 
 use super::aggregate::{MakeCall, is_aggregate};
-use super::expr::known;
+use super::expr::{known, one_zero};
 use super::scope::{Clause, Scope};
 use super::types::{Bound, Type, convert};
 use super::{Session, bind_error, signature};
@@ -123,7 +123,8 @@ impl Session<'_> {
         if definition.window_name.is_some() {
             return Err(Error::unsupported("named windows are not supported"));
         }
-        let partition_by = definition.partition_by.iter().map(|key| Ok(known(self.expr(key, scope)?)?.expr)).collect::<Result<Vec<_>>>()?;
+        let partition_by =
+            definition.partition_by.iter().map(|key| Ok(one_zero(known(self.expr(key, scope)?)?).expr)).collect::<Result<Vec<_>>>()?;
         let mut order_by = self.sort_keys(&definition.order_by, scope)?;
         let frame = match &definition.window_frame {
             Some(frame) => {
@@ -156,6 +157,6 @@ impl Session<'_> {
 /// A sort key with PostgreSQL's defaults.
 pub(super) fn sort_key(bound: Bound, options: &ast::OrderByOptions) -> Sort {
     let ascending = options.asc.unwrap_or(true);
-    let bound = super::expr::one_zero(bound);
+    let bound = one_zero(bound);
     Sort::new(bound.expr, ascending, options.nulls_first.unwrap_or(!ascending))
 }

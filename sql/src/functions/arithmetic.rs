@@ -189,20 +189,19 @@ fn decimals(operation: Operation, arguments: &[ArrayRef], precision: u8, scale: 
                 let (f1, f2) = (power_of_ten((scale - s1) as u32), power_of_ten((scale - s2) as u32));
                 arity::try_binary::<_, _, _, Decimal128Type>(left, right, |a: i128, b: i128| {
                     check(
-                        a.checked_mul(f1)
-                            .zip(b.checked_mul(f2))
+                        product(a, f1)
+                            .zip(product(b, f2))
                             .and_then(|(a, b)| if operation == Operation::Add { a.checked_add(b) } else { a.checked_sub(b) }),
                     )
                 })
             }
             Operation::Multiply => {
                 let dropped = (s1 + s2 - scale) as u32;
-                arity::try_binary::<_, _, _, Decimal128Type>(left, right, |a: i128, b: i128| match a.checked_mul(b) {
-                    Some(product) => check(Some(divide_rounding(product, power_of_ten(dropped)))),
-                    None if dropped > 0 => check(
-                        divide_rounding_wide(i256::from_i128(a).wrapping_mul(i256::from_i128(b)), wide_power_of_ten(dropped)).to_i128(),
-                    ),
-                    None => check(None),
+                let (divisor, wide_divisor) = (power_of_ten(dropped), wide_power_of_ten(dropped));
+                arity::try_binary::<_, _, _, Decimal128Type>(left, right, |a: i128, b: i128| match product(a, b) {
+                    product if dropped == 0 => check(product),
+                    Some(product) => check(Some(divide_rounding(product, divisor))),
+                    None => check(divide_rounding_wide(i256::from_i128(a).wrapping_mul(i256::from_i128(b)), wide_divisor).to_i128()),
                 })
             }
             Operation::Divide => {
@@ -236,6 +235,14 @@ fn decimals(operation: Operation, arguments: &[ArrayRef], precision: u8, scale: 
         .map_err(from_arrow)?
     };
     Ok(Arc::new(values.with_data_type(DataType::Decimal128(precision, scale))))
+}
+
+/// `a * b`, `None` where it does not fit. Most factors fit 64 bits, whose product always fits and is one instruction.
+fn product(a: i128, b: i128) -> Option<i128> {
+    match (i64::try_from(a), i64::try_from(b)) {
+        (Ok(a), Ok(b)) => Some(i128::from(a) * i128::from(b)),
+        _ => a.checked_mul(b),
+    }
 }
 
 /// `10^exponent`, for `exponent` up to 38.

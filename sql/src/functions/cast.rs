@@ -14,7 +14,7 @@ use arrow::datatypes::{
 use weir_catalog::{Error, Result, SqlState, SqlType};
 
 use super::arithmetic::{divide_rounding, numeric_overflow, out_of_range, power_of_ten};
-use super::{downcast, from_arrow, text, through_arrow};
+use super::{downcast, from_arrow, nested, text, through_arrow};
 
 /// `array` as `to`. The binder lets only casts through that PostgreSQL knows.
 pub fn evaluate(array: &ArrayRef, to: &SqlType) -> Result<ArrayRef> {
@@ -78,7 +78,9 @@ pub fn evaluate(array: &ArrayRef, to: &SqlType) -> Result<ArrayRef> {
             let values: &TimestampMicrosecondArray = downcast(array)?;
             Ok(Arc::new(arity::unary::<_, _, TimestampMicrosecondType>(values, |value| text::round_timestamp(value, *precision))))
         }
-        (DataType::Struct(_), SqlType::Row(_)) if *from == to.to_arrow() => Ok(Arc::clone(array)),
+        (DataType::Struct(_) | DataType::List(_), _) if *from == to.to_arrow() => Ok(Arc::clone(array)),
+        (DataType::Struct(_), SqlType::Row(fields)) => nested::cast_row(downcast(array)?, fields),
+        (DataType::List(_), SqlType::Array(element)) => nested::cast_array(downcast(array)?, element),
         _ => Err(Error::new(SqlState::CANNOT_COERCE, format!("cannot cast type {from} to {to}"))),
     }
 }
@@ -195,9 +197,13 @@ fn from_text(values: &StringArray, to: &SqlType) -> Result<ArrayRef> {
         SqlType::Timestamp { precision } => {
             Arc::new(parse::<TimestampMicrosecondType>(values, |value| text::parse_timestamp(value, *precision))?)
         }
-        SqlType::Text | SqlType::Row(_) => {
-            return Err(Error::new(SqlState::CANNOT_COERCE, format!("cannot cast type text to {to}")));
+        SqlType::Array(element) => nested::arrays_from_text(values, element)?,
+        SqlType::Row(_) if values.null_count() == values.len() => arrow::array::new_null_array(&to.to_arrow(), values.len()),
+        SqlType::Row(_) => {
+            return Err(Error::unsupported("input of anonymous composite types is not implemented")
+                .with_hint("Write ROW(...), whose fields are converted by their place."));
         }
+        SqlType::Text => return Err(Error::new(SqlState::CANNOT_COERCE, format!("cannot cast type text to {to}"))),
     })
 }
 
@@ -238,6 +244,8 @@ fn to_text(array: &ArrayRef, true_text: &str, false_text: &str) -> Result<ArrayR
         }
         DataType::Timestamp(TimeUnit::Microsecond, None) => write_all!(TimestampMicrosecondArray, text::write_timestamp),
         DataType::Interval(IntervalUnit::MonthDayNano) => write_all!(IntervalMonthDayNanoArray, text::write_interval),
+        DataType::Struct(_) => return nested::row_texts(downcast(array)?),
+        DataType::List(_) => return nested::array_texts(downcast(array)?),
         other => return Err(Error::new(SqlState::CANNOT_COERCE, format!("cannot cast type {other} to text"))),
     }
     Ok(Arc::new(builder.finish()))

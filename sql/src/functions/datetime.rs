@@ -5,7 +5,8 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, Decimal128Array, Float64Array, IntervalMonthDayNanoArray, TimestampMicrosecondArray};
 use arrow::compute::kernels::arity;
 use arrow::datatypes::{
-    DataType, Decimal128Type, Float64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit, TimestampMicrosecondType,
+    DataType, Decimal128Type, Float64Type, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit,
+    TimestampMicrosecondType,
 };
 use weir_catalog::{Error, Result, SqlState};
 
@@ -106,6 +107,8 @@ pub enum Operation {
     Extract(Field),
     /// `date_part`, a DOUBLE.
     DatePart(Field),
+    /// A field of a timestamp as a BIGINT, as Flink's functions of the field's name give it: Sunday is the first day of the week.
+    Part(Field),
     /// `date_trunc` of a timestamp.
     Truncate(Field),
     /// Timestamp plus interval.
@@ -131,6 +134,7 @@ impl Operation {
         match self {
             Operation::Extract(field) => format!("extract_{}", field.name()),
             Operation::DatePart(field) => format!("date_part_{}", field.name()),
+            Operation::Part(field) => format!("part_{}", field.name()),
             Operation::Truncate(field) => format!("date_trunc_{}", field.name()),
             Operation::TimestampPlus => "timestamp_plus".into(),
             Operation::TimestampMinus => "timestamp_minus".into(),
@@ -190,6 +194,17 @@ pub fn evaluate(operation: Operation, arguments: &[ArrayRef], result: &DataType)
                 Arc::new(arity::unary::<_, _, Float64Type>(values, |value| field_us(value, field) as f64 / 1e6))
             }
         }),
+        Operation::Part(field) => {
+            let values: &TimestampMicrosecondArray = downcast(&arguments[0])?;
+            Ok(Arc::new(arity::unary::<_, _, Int64Type>(values, |value| match field {
+                // The one of these that is asked for row after row needs no date.
+                Field::Hour => value.rem_euclid(DAY_US) / (3600 * SECOND_US),
+                Field::DayOfWeek => iso_day_of_week(value.div_euclid(DAY_US)) % 7 + 1,
+                // With a year 0, which PostgreSQL's EXTRACT does without.
+                Field::Year => civil_from_days(value.div_euclid(DAY_US)).0,
+                field => (field_us(value, field) / 1_000_000) as i64,
+            })))
+        }
         Operation::Truncate(field) => {
             let values: &TimestampMicrosecondArray = downcast(&arguments[0])?;
             let result = arity::try_unary::<_, _, TimestampMicrosecondType>(values, |value| truncate(value, field).map_err(through_arrow));
@@ -324,7 +339,7 @@ fn iso_week(days: i64) -> (i64, i64) {
 }
 
 /// Monday is 1, Sunday is 7.
-fn iso_day_of_week(days: i64) -> i64 {
+pub(super) fn iso_day_of_week(days: i64) -> i64 {
     (days + 3).rem_euclid(7) + 1
 }
 

@@ -170,7 +170,7 @@ fn decimals(operation: Operation, arguments: &[ArrayRef], result: &DataType) -> 
         .map_err(from_arrow)?,
         Operation::Round | Operation::Truncate => {
             let to_digits = |value: i128, digits: i32| {
-                let dropped = i32::from(scale) - digits;
+                let dropped = i32::from(scale).saturating_sub(digits);
                 if dropped <= 0 {
                     return value;
                 }

@@ -10,15 +10,19 @@
 pub mod aggregate;
 pub mod arithmetic;
 pub mod cast;
+pub mod date_format;
 pub mod datetime;
 pub mod extremes;
 pub mod math;
+pub mod nested;
+pub mod posix;
+pub mod regexp;
 pub mod string;
 pub mod text;
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array};
+use arrow::array::{Array, ArrayRef, Int64Array, StringArray};
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use datafusion::common::{DataFusionError, ScalarValue};
@@ -41,6 +45,14 @@ pub enum Kernel {
     DateTime(datetime::Operation),
     /// Text.
     String(string::Operation),
+    /// Flink's DATE_FORMAT, with its pattern where that is constant.
+    DateFormat(Option<Arc<date_format::Pattern>>),
+    /// Flink's REGEXP_EXTRACT, with its pattern where that is constant.
+    RegexpExtract(Option<Arc<regexp::Pattern>>),
+    /// PostgreSQL's regular expressions, with the pattern where that is constant.
+    Posix(posix::Operation, Option<Arc<posix::Pattern>>),
+    /// Rows and arrays.
+    Nested(nested::Operation),
     /// The argument, of which DataFusion does not know whether it is NULL.
     Nullable,
     /// The first argument; `21000` where the second, the number of rows that it was taken from, is over 1.
@@ -87,18 +99,25 @@ impl ScalarUDFImpl for NativeFunction {
         let rows = if constant { 1 } else { args.number_rows };
         let result = match &self.kernel {
             Kernel::Arithmetic(operation) => arithmetic::evaluate(*operation, &args.args, &self.result, rows),
+            Kernel::DateFormat(pattern) => date_format::evaluate(pattern.as_deref(), &args.args, rows),
+            Kernel::RegexpExtract(pattern) => regexp::extract(pattern.as_deref(), &args.args, rows),
+            Kernel::Posix(operation, pattern) => posix::evaluate(*operation, pattern.as_deref(), &args.args, rows),
+            Kernel::String(string::Operation::SplitIndex) => string::split_index(&args.args, rows),
             kernel => {
                 let mut arrays: Vec<ArrayRef> = Vec::with_capacity(args.args.len());
                 for argument in &args.args {
                     arrays.push(argument.to_array(rows)?);
                 }
                 match kernel {
-                    Kernel::Arithmetic(_) => Err(Error::internal("arithmetic is evaluated on its own")),
+                    Kernel::Arithmetic(_) | Kernel::DateFormat(_) | Kernel::RegexpExtract(_) | Kernel::Posix(..) => {
+                        Err(Error::internal("a function that is evaluated on its own"))
+                    }
                     Kernel::Cast(to) => cast::evaluate(&arrays[0], to),
                     Kernel::OutputText => cast::output_text(&arrays[0]),
                     Kernel::Math(operation) => math::evaluate(*operation, &arrays, &self.result),
                     Kernel::DateTime(operation) => datetime::evaluate(*operation, &arrays, &self.result),
                     Kernel::String(operation) => string::evaluate(*operation, &arrays),
+                    Kernel::Nested(operation) => nested::evaluate(*operation, &arrays, &self.result, rows),
                     Kernel::Nullable => Ok(arrays[0].clone()),
                     Kernel::SingleValue => single_value(&arrays),
                 }
@@ -144,4 +163,35 @@ fn downcast<T: 'static>(array: &ArrayRef) -> Result<&T> {
         .as_any()
         .downcast_ref::<T>()
         .ok_or_else(|| Error::internal(format!("a function was called with an argument of type {}", array.data_type())))
+}
+
+/// The argument as a column of `rows` rows.
+fn array_of(argument: &ColumnarValue, rows: usize) -> Result<ArrayRef> {
+    argument.to_array(rows).map_err(|e| Error::internal(e.to_string()))
+}
+
+/// A text argument: one text for all rows, which needs no column, or a column.
+enum Texts<'a> {
+    Same(Option<&'a str>),
+    Each(&'a StringArray),
+}
+
+impl<'a> Texts<'a> {
+    fn of(argument: &'a ColumnarValue) -> Result<Texts<'a>> {
+        match argument {
+            ColumnarValue::Array(array) => downcast(array).map(Texts::Each),
+            ColumnarValue::Scalar(ScalarValue::Utf8(text)) => Ok(Texts::Same(text.as_deref())),
+            ColumnarValue::Scalar(other) => {
+                Err(Error::internal(format!("a function of texts was called with a value of type {}", other.data_type())))
+            }
+        }
+    }
+
+    #[inline]
+    fn get(&self, row: usize) -> Option<&'a str> {
+        match self {
+            Texts::Same(text) => *text,
+            Texts::Each(texts) => texts.is_valid(row).then(|| texts.value(row)),
+        }
+    }
 }

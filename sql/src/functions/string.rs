@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BooleanArray, Int32Array, StringArray, StringBuilder};
+use arrow::array::{Array, ArrayRef, BooleanArray, Int32Array, Int64Array, StringArray, StringBuilder};
+use arrow::datatypes::DataType;
+use datafusion::logical_expr::ColumnarValue;
 use weir_catalog::{Error, Result, SqlState};
 
-use super::downcast;
+use super::{Texts, array_of, downcast};
 
 /// A text function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,8 +16,16 @@ pub enum Operation {
     Substring,
     /// `split_part(text, delimiter, n)`; a negative n counts from the end.
     SplitPart,
+    /// Flink's `split_index(text, delimiter, n)`, the first part being 0: NULL where there is no such part.
+    SplitIndex,
     /// `repeat(text, n)`
     Repeat,
+    /// `lpad(text, n [, fill])`: filled up on the left, or cut, to n characters.
+    PadLeft,
+    /// `rpad(text, n [, fill])`: filled up on the right, or cut, to n characters.
+    PadRight,
+    /// `to_hex(n)`: the digits of an INT or BIGINT, of a negative one those of its two's complement.
+    ToHex,
     /// `chr(n)`: the character with this number.
     Chr,
     /// LIKE with a pattern that ends with its escape character: false, or `22025` where the argument says that matching came to that end.
@@ -28,7 +38,11 @@ impl Operation {
         match self {
             Operation::Substring => "substring",
             Operation::SplitPart => "split_part",
+            Operation::SplitIndex => "split_index",
             Operation::Repeat => "repeat",
+            Operation::PadLeft => "lpad",
+            Operation::PadRight => "rpad",
+            Operation::ToHex => "to_hex",
             Operation::Chr => "chr",
             Operation::PatternEnd => "like_pattern_end",
         }
@@ -45,6 +59,9 @@ pub fn evaluate(operation: Operation, arguments: &[ArrayRef]) -> Result<ArrayRef
     }
     if operation == Operation::Chr {
         return chr(downcast(&arguments[0])?);
+    }
+    if operation == Operation::ToHex {
+        return to_hex(&arguments[0]);
     }
     let texts: &StringArray = downcast(&arguments[0])?;
     let mut builder = StringBuilder::with_capacity(texts.len(), texts.value_data().len());
@@ -90,7 +107,100 @@ pub fn evaluate(operation: Operation, arguments: &[ArrayRef]) -> Result<ArrayRef
                 builder.append_value("");
             }
         }
-        Operation::Chr | Operation::PatternEnd => return Err(Error::internal("not a function of a text")),
+        Operation::PadLeft | Operation::PadRight => {
+            let lengths: &Int32Array = downcast(&arguments[1])?;
+            let fills: Option<&StringArray> = arguments.get(2).map(downcast).transpose()?;
+            let mut padded = String::new();
+            for row in 0..texts.len() {
+                if texts.is_null(row) || lengths.is_null(row) || fills.is_some_and(|fills| fills.is_null(row)) {
+                    builder.append_null();
+                    continue;
+                }
+                let fill = fills.map_or(" ", |fills| fills.value(row));
+                padded.clear();
+                pad(texts.value(row), lengths.value(row), fill, operation == Operation::PadLeft, &mut padded)?;
+                builder.append_value(&padded);
+            }
+        }
+        Operation::Chr | Operation::ToHex | Operation::PatternEnd | Operation::SplitIndex => {
+            return Err(Error::internal("a function that is evaluated on its own"));
+        }
+    }
+    Ok(Arc::new(builder.finish()))
+}
+
+/// Part `n` of each text, as Flink has it: an empty delimiter is a space, and the empty text has no part at all.
+pub fn split_index(arguments: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
+    let [texts, delimiters, indices] = arguments else { return Err(Error::internal("split_index takes three arguments")) };
+    let texts = array_of(texts, rows)?;
+    let texts: &StringArray = downcast(&texts)?;
+    let delimiters = Texts::of(delimiters)?;
+    let indices = array_of(indices, rows)?;
+    let indices: &Int32Array = downcast(&indices)?;
+    let mut builder = StringBuilder::with_capacity(rows, 0);
+    for row in 0..rows {
+        let (true, Some(delimiter), true) = (texts.is_valid(row), delimiters.get(row), indices.is_valid(row)) else {
+            builder.append_null();
+            continue;
+        };
+        let text = texts.value(row);
+        let part = match (usize::try_from(indices.value(row)), delimiter.as_bytes()) {
+            (Ok(index), [byte]) if !text.is_empty() => part_by_byte(text, *byte, index),
+            (Ok(index), []) if !text.is_empty() => part_by_byte(text, b' ', index),
+            (Ok(index), _) if !text.is_empty() => text.split(delimiter).nth(index),
+            _ => None,
+        };
+        builder.append_option(part);
+    }
+    Ok(Arc::new(builder.finish()))
+}
+
+/// Part `index` between ASCII characters `delimiter`.
+fn part_by_byte(text: &str, delimiter: u8, index: usize) -> Option<&str> {
+    let mut ends = memchr::memchr_iter(delimiter, text.as_bytes());
+    let start = if index == 0 { 0 } else { ends.nth(index - 1)? + 1 };
+    Some(&text[start..ends.next().unwrap_or(text.len())])
+}
+
+/// Appends to `padded` the first `length` characters of `text`, and as much of `fill`, again and again, as is wanting.
+fn pad(text: &str, length: i32, fill: &str, left: bool, padded: &mut String) -> Result<()> {
+    let length = usize::try_from(length).unwrap_or(0);
+    let (kept, characters) = match text.char_indices().nth(length) {
+        Some((end, _)) => (&text[..end], length),
+        None => (text, text.chars().count()),
+    };
+    let missing = if fill.is_empty() { 0 } else { length - characters };
+    if kept.len().saturating_add(missing) > LONGEST_BYTES {
+        return Err(Error::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "requested length too large"));
+    }
+    if !left {
+        padded.push_str(kept);
+    }
+    padded.extend(fill.chars().cycle().take(missing));
+    if left {
+        padded.push_str(kept);
+    }
+    // Characters of several bytes.
+    if padded.len() > LONGEST_BYTES {
+        return Err(Error::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "requested length too large"));
+    }
+    Ok(())
+}
+
+fn to_hex(numbers: &ArrayRef) -> Result<ArrayRef> {
+    use std::fmt::Write;
+    let mut builder = StringBuilder::with_capacity(numbers.len(), numbers.len() * 4);
+    for row in 0..numbers.len() {
+        if numbers.is_null(row) {
+            builder.append_null();
+            continue;
+        }
+        let written = match numbers.data_type() {
+            DataType::Int32 => write!(builder, "{:x}", downcast::<Int32Array>(numbers)?.value(row)),
+            _ => write!(builder, "{:x}", downcast::<Int64Array>(numbers)?.value(row)),
+        };
+        written.map_err(|e| Error::internal(e.to_string()))?;
+        builder.append_value("");
     }
     Ok(Arc::new(builder.finish()))
 }
@@ -158,4 +268,43 @@ fn split_part<'a>(text: &'a str, delimiter: &str, field: i32) -> Result<&'a str>
     }
     let index = field.unsigned_abs() as usize - 1;
     Ok(if field > 0 { text.split(delimiter).nth(index) } else { text.rsplit(delimiter).nth(index) }.unwrap_or(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(text: &str, delimiter: &str, index: i32) -> Option<String> {
+        let array = |text: &str| ColumnarValue::Array(Arc::new(StringArray::from(vec![text])));
+        let index = ColumnarValue::Array(Arc::new(Int32Array::from(vec![index])));
+        let parts = split_index(&[array(text), array(delimiter), index], 1).unwrap();
+        let parts: &StringArray = downcast(&parts).unwrap();
+        parts.iter().next().flatten().map(str::to_string)
+    }
+
+    /// What Flink 2.3.0 gives.
+    #[test]
+    fn parts_are_those_of_flink() {
+        for (text, delimiter, index, expected) in [
+            ("a/b/c", "/", 0, Some("a")),
+            ("a/b/c", "/", 2, Some("c")),
+            ("a/b/c", "/", 3, None),
+            ("a/b/c", "/", -1, None),
+            ("", "/", 0, None),
+            ("a//c", "/", 1, Some("")),
+            ("/", "/", 0, Some("")),
+            ("/", "/", 1, Some("")),
+            ("a b", "", 0, Some("a")),
+            ("a b", "", 1, Some("b")),
+            ("a--b--c", "--", 1, Some("b")),
+            ("a---b", "--", 1, Some("-b")),
+            ("héé/ü", "/", 1, Some("ü")),
+            ("abc", "/", 0, Some("abc")),
+            ("abc", "abc", 0, Some("")),
+            ("abc", "abc", 1, Some("")),
+            ("aéb", "é", 1, Some("b")),
+        ] {
+            assert_eq!(split(text, delimiter, index).as_deref(), expected, "part {index} of {text:?} by {delimiter:?}");
+        }
+    }
 }

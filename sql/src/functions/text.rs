@@ -22,6 +22,32 @@ fn out_of_range(type_name: &str, text: &str) -> Error {
     Error::new(SqlState::NUMERIC_VALUE_OUT_OF_RANGE, format!("value \"{text}\" is out of range for type {type_name}"))
 }
 
+/// The bytes as text. Errors with `22021` where they are not valid UTF-8, or have a zero, which no text has.
+pub fn from_bytes(bytes: &[u8]) -> Result<&str> {
+    let (text, valid) = match std::str::from_utf8(bytes) {
+        Ok(text) => (Some(text), bytes.len()),
+        Err(error) => (None, error.valid_up_to()),
+    };
+    let zero = bytes[..valid].iter().position(|byte| *byte == 0);
+    match (text, zero) {
+        (Some(text), None) => Ok(text),
+        _ => Err(invalid_bytes(&bytes[zero.unwrap_or(valid)..])),
+    }
+}
+
+/// `22021`, naming the bytes that the character at the beginning of `bytes` would have.
+fn invalid_bytes(bytes: &[u8]) -> Error {
+    let length = match bytes.first() {
+        Some(0xC0..=0xDF) => 2,
+        Some(0xE0..=0xEF) => 3,
+        Some(0xF0..=0xF7) => 4,
+        _ => 1,
+    };
+    let shown: Vec<String> = bytes.iter().take(length).map(|byte| format!("0x{byte:02x}")).collect();
+    let code = SqlState::parse("22021").unwrap_or(SqlState::DATA_EXCEPTION);
+    Error::new(code, format!("invalid byte sequence for encoding \"UTF8\": {}", shown.join(" ")))
+}
+
 /// The whitespace that PostgreSQL skips around a value.
 fn trim(text: &str) -> &str {
     text.trim_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c'])

@@ -22,6 +22,7 @@ const STATEMENTS: &[&str] = &[
     "END",
     "EXPLAIN",
     "FLUSH",
+    "RECOVER",
     "RESET",
     "ROLLBACK",
     "SET",
@@ -37,9 +38,9 @@ impl Cursor<'_> {
         let statement = match verb {
             Some("START") => {
                 self.expect(&["TRANSACTION"])?;
-                Statement::Begin
+                Statement::Begin("START TRANSACTION")
             }
-            Some("BEGIN") => Statement::Begin,
+            Some("BEGIN") => Statement::Begin("BEGIN"),
             Some("COMMIT" | "END") => Statement::Commit,
             Some("ROLLBACK" | "ABORT") => Statement::Rollback,
             _ => return Err(self.syntax_error()),
@@ -49,7 +50,7 @@ impl Cursor<'_> {
             self.refuse(&["STATEMENT SET", "PREPARED"])?;
             self.accept_one_of(&["WORK", "TRANSACTION"]);
         }
-        if let Statement::Begin = statement {
+        if let Statement::Begin(_) = statement {
             self.transaction_modes()?;
             return Ok(statement);
         }
@@ -245,7 +246,9 @@ impl Cursor<'_> {
         if self.accept(&["UPGRADE"]) {
             return self.explain_upgrade();
         }
-        let alters = ["ALTER", "MATERIALIZED", "VIEW"].iter().enumerate().all(|(n, word)| self.peek_is(n, word));
+        let kinds: [&[&str]; 3] = [&["MATERIALIZED", "VIEW"], &["SINK"], &["JOB"]];
+        let names = |words: &&[&str]| words.iter().enumerate().all(|(n, word)| self.peek_is(n + 1, word));
+        let alters = self.peek_is(0, "ALTER") && kinds.iter().any(names);
         let explainable = self.at_query() || self.peek_is(0, "CREATE") || self.peek_is(0, "INSERT") || alters;
         let from = self.location();
         let Some(word) = self.peek_word(0).map(|word| word.value.to_ascii_uppercase()).or_else(|| explainable.then(String::new)) else {
@@ -265,7 +268,7 @@ impl Cursor<'_> {
             | Statement::CreateMaterializedView { .. }
             | Statement::CreateSink { .. }
             | Statement::Insert { .. }
-            | Statement::AlterMaterializedView { .. } => {}
+            | Statement::AlterQuery { .. } => {}
             _ => return Err(refused),
         }
         // Read again on its own, so that its spans count from its own first character.
@@ -275,7 +278,7 @@ impl Cursor<'_> {
         Ok(Statement::Explain(Box::new(inner)))
     }
 
-    /// `EXPLAIN UPGRADE view AS query`: what ALTER MATERIALIZED VIEW would do.
+    /// `EXPLAIN UPGRADE job AS query`: what ALTER ... AS would do.
     fn explain_upgrade(&mut self) -> Result<Statement> {
         const VERB: &str = "ALTER JOB ";
         let from = self.location();

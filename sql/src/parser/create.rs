@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use datafusion::sql::sqlparser::ast::{Expr, Visit, Visitor};
 use datafusion::sql::sqlparser::dialect::{Dialect, PostgreSqlDialect, Precedence};
 use datafusion::sql::sqlparser::tokenizer::Token;
-use weir_catalog::{Error, Result, SqlState, SqlType};
+use weir_catalog::{Error, Result, SqlState};
 
 use super::{Cursor, duplicate_column};
 use crate::statement::{ColumnDefinition, Statement};
@@ -195,9 +195,6 @@ impl Cursor<'_> {
         }
         if elements.columns.is_empty() {
             return Err(Error::unsupported("a table without columns is not supported"));
-        }
-        if let Some(column) = elements.columns.iter().find(|column| matches!(column.ty, SqlType::Row(_))) {
-            return Err(Error::unsupported(format!("type row is not supported in a stored table (column \"{}\")", column.name)));
         }
         let TableElements { columns, primary_key, .. } = elements;
         Ok(Statement::CreateTable { name, if_not_exists, columns, primary_key })

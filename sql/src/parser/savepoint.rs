@@ -84,11 +84,24 @@ impl Cursor<'_> {
         Ok(Statement::StopWithSavepoint { job, name, location })
     }
 
-    /// `[ALLOW NON RESTORED STATE] AS query`, behind the view's name.
+    /// `RECOVER JOB | MATERIALIZED VIEW | SINK name FROM CHECKPOINT number`.
+    pub(super) fn recover(&mut self) -> Result<Statement> {
+        self.expect(&["RECOVER"])?;
+        if self.accept_one_of(&["JOB", "SINK"]).is_none() {
+            self.expect(&["MATERIALIZED", "VIEW"])?;
+        }
+        let job = self.name()?;
+        self.expect(&["FROM", "CHECKPOINT"])?;
+        let before = self.syntax_error();
+        let checkpoint = self.number().and_then(|number| number.parse().ok()).ok_or(before)?;
+        Ok(Statement::Recover { job, checkpoint })
+    }
+
+    /// `[ALLOW NON RESTORED STATE] AS query`, behind the job's name.
     pub(super) fn alter_query(&mut self, name: String) -> Result<Statement> {
         let allow_non_restored_state = self.accept(&["ALLOW", "NON", "RESTORED", "STATE"]);
         self.expect(&["AS"])?;
         let (query, query_text) = self.query()?;
-        Ok(Statement::AlterMaterializedView { name, query, query_text, allow_non_restored_state })
+        Ok(Statement::AlterQuery { name, query, query_text, allow_non_restored_state })
     }
 }

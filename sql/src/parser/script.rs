@@ -7,9 +7,10 @@
 //! - A statement that passes [`check_limits`] has a syntax tree whose depth is bounded, whatever its length.
 
 use datafusion::sql::sqlparser::keywords::Keyword;
-use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer, TokenizerError, Whitespace};
+use datafusion::sql::sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer, TokenizerError, Whitespace};
 use weir_catalog::{Error, Result, SqlState};
 
+use super::escapes;
 use crate::dialect::WeirDialect;
 
 /// How deep parentheses, brackets and types may nest.
@@ -51,12 +52,16 @@ pub(super) struct Source<'a> {
 
 /// The statements of a script with their tokens, empty ones left out.
 pub(super) fn split(sql: &str) -> Result<Vec<(Source<'_>, Vec<TokenWithSpan>)>> {
-    let dialect = WeirDialect::for_tokens(0);
-    let mut tokens = Vec::new();
-    if let Err(error) = Tokenizer::new(&dialect, sql).tokenize_with_location_into_buf(&mut tokens) {
-        return Err(tokenizer_error(sql, &error, &tokens));
-    }
+    let mut tokens = tokenize(sql)?;
     let lexemes = locate(sql, &tokens);
+    for (lexeme, token) in lexemes.iter().zip(&mut tokens) {
+        // `sqlparser` reads some escapes as others than they are.
+        if let Token::EscapedStringLiteral(value) = &mut token.token
+            && let Some(string) = escapes::escaped_string(&sql[lexeme.start..lexeme.end])
+        {
+            *value = string.map_err(|error| error.with_position(lexeme.character + 1))?.0;
+        }
+    }
     let mut statements = Vec::new();
     let mut part: (Vec<Lexeme>, Vec<TokenWithSpan>) = Default::default();
     let mut finish = |part: &mut (Vec<Lexeme>, Vec<TokenWithSpan>)| {
@@ -87,6 +92,41 @@ pub(super) fn split(sql: &str) -> Result<Vec<(Source<'_>, Vec<TokenWithSpan>)>> 
     }
     finish(&mut part);
     Ok(statements)
+}
+
+/// The tokens of a script.
+fn tokenize(sql: &str) -> Result<Vec<TokenWithSpan>> {
+    let dialect = WeirDialect::for_tokens(0);
+    let mut tokens: Vec<TokenWithSpan> = Vec::new();
+    let mut walk = Walk::new(sql);
+    loop {
+        let (base, mut part) = (walk.location, Vec::new());
+        let tokenized = Tokenizer::new(&dialect, &sql[walk.byte..]).tokenize_with_location_into_buf(&mut part);
+        for token in &mut part {
+            token.span = Span::new(absolute(token.span.start, base), absolute(token.span.end, base));
+        }
+        tokens.append(&mut part);
+        let Err(error) = tokenized else { return Ok(tokens) };
+        // What can't be read begins where the last good token ended.
+        walk.go_to(tokens.last().map_or(base, |token| token.span.end));
+        let rest = &sql[walk.byte..];
+        let (value, length) = match escapes::escaped_string(rest) {
+            Some(string) => string.map_err(|error| error.with_position(walk.character + 1))?,
+            None => return Err(tokenizer_error(rest, &error, walk.character)),
+        };
+        let start = walk.location;
+        walk.skip(length);
+        let span = Span::new(start, walk.location);
+        tokens.push(TokenWithSpan { token: Token::EscapedStringLiteral(value), span });
+    }
+}
+
+/// `location`, which counts from `base`, as it counts from the beginning: the opposite of [`relative`].
+fn absolute(location: Location, base: Location) -> Location {
+    Location {
+        line: base.line + location.line - 1,
+        column: if location.line == 1 { base.column + location.column - 1 } else { location.column },
+    }
 }
 
 /// `location` as it counts from `base`, which is line 1, column 1.
@@ -132,15 +172,24 @@ impl<'a> Walk<'a> {
     }
 
     fn go_to(&mut self, location: Location) {
-        while self.location < location {
-            let Some(ch) = self.rest.next() else { return };
-            self.byte += ch.len_utf8();
-            self.character += 1;
-            self.location = match ch {
-                '\n' => Location { line: self.location.line + 1, column: 1 },
-                _ => Location { line: self.location.line, column: self.location.column + 1 },
-            };
-        }
+        while self.location < location && self.step() {}
+    }
+
+    /// Goes on by so many bytes.
+    fn skip(&mut self, bytes: usize) {
+        let end = self.byte + bytes;
+        while self.byte < end && self.step() {}
+    }
+
+    fn step(&mut self) -> bool {
+        let Some(ch) = self.rest.next() else { return false };
+        self.byte += ch.len_utf8();
+        self.character += 1;
+        self.location = match ch {
+            '\n' => Location { line: self.location.line + 1, column: 1 },
+            _ => Location { line: self.location.line, column: self.location.column + 1 },
+        };
+        true
     }
 }
 
@@ -205,12 +254,8 @@ pub(super) fn too_complex() -> Error {
     ))
 }
 
-/// What the tokenizer could not read, in PostgreSQL's words.
-fn tokenizer_error(sql: &str, error: &TokenizerError, tokens: &[TokenWithSpan]) -> Error {
-    // What can't be read begins where the last good token ended.
-    let mut walk = Walk::new(sql);
-    walk.go_to(tokens.last().map_or(Location { line: 1, column: 1 }, |token| token.span.end));
-    let rest = &sql[walk.byte..];
+/// What the tokenizer could not read, in PostgreSQL's words: `rest`, which begins at `character`, from 0.
+fn tokenizer_error(rest: &str, error: &TokenizerError, character: usize) -> Error {
     let what = match &error.message {
         _ if rest.starts_with("/*") => "unterminated /* comment",
         message if message.contains("dollar-quoted") => "unterminated dollar-quoted string",
@@ -219,7 +264,7 @@ fn tokenizer_error(sql: &str, error: &TokenizerError, tokens: &[TokenWithSpan]) 
         _ => "syntax error",
     };
     let near: String = rest.chars().take(100).collect();
-    Error::new(SqlState::SYNTAX_ERROR, format!("{what} at or near \"{near}\"")).with_position(walk.character + 1)
+    Error::new(SqlState::SYNTAX_ERROR, format!("{what} at or near \"{near}\"")).with_position(character + 1)
 }
 
 /// Refuses statements whose syntax tree would be too deep (`54001`), hints where none is read, and clauses that `sqlparser` would not
@@ -459,6 +504,40 @@ pub(super) fn separate_sink_options(tokens: &mut [TokenWithSpan]) {
     }
     if let Some(index) = options {
         tokens[index].token = Token::SemiColon;
+    }
+}
+
+/// Puts the number of `state(...) AS OF CHECKPOINT number` among the arguments, where `sqlparser` has a place for it.
+pub(super) fn place_checkpoints(tokens: &mut [TokenWithSpan]) {
+    let significant: Vec<usize> =
+        tokens.iter().enumerate().filter(|(_, token)| !matches!(token.token, Token::Whitespace(_))).map(|(index, _)| index).collect();
+    let is_word = |token: &Token, wanted: &str| matches!(token, Token::Word(word) if word.value.eq_ignore_ascii_case(wanted));
+    for place in 0..significant.len().saturating_sub(4) {
+        let [close, with, of, checkpoint, number] = std::array::from_fn(|next| significant[place + next]);
+        let is_clause = tokens[close].token == Token::RParen
+            && [(with, "AS"), (of, "OF"), (checkpoint, "CHECKPOINT")].iter().all(|(at, word)| is_word(&tokens[*at].token, word))
+            && matches!(tokens[number].token, Token::Number(..));
+        let reads_state = || {
+            let mut open = 0;
+            let begins = significant[..=place].iter().rposition(|index| {
+                match tokens[*index].token {
+                    Token::RParen => open += 1,
+                    Token::LParen => open -= 1,
+                    _ => {}
+                }
+                open == 0
+            });
+            let name = begins.and_then(|begins| begins.checked_sub(1)).map(|name| &tokens[significant[name]].token);
+            name.is_some_and(|name| is_word(name, "state") || is_word(name, "savepoint_state"))
+        };
+        if is_clause && reads_state() {
+            tokens[close].token = Token::Comma;
+            tokens.swap(with, number);
+            tokens[of].token = Token::RParen;
+            for rest in [checkpoint, number] {
+                tokens[rest].token = Token::Whitespace(Whitespace::Space);
+            }
+        }
     }
 }
 

@@ -4,17 +4,21 @@
 //! - A text names tables and views with their columns, and the expressions over them; aliases, the order and number of other columns, and the order of
 //!   the branches of a UNION ALL do not enter it.
 //! - The text of a column says what its values are, that of a relation which rows there are: a column more or less changes neither.
+//! - A cast to a type that has every value of the former one changes no value: it does not enter the text of a column that state is kept for. Within an
+//!   expression, whose operators may do other things with other types, it does.
 
 use std::collections::BTreeMap;
 
+use datafusion::arrow::datatypes::DataType;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::logical_expr::Expr;
+use datafusion::logical_expr::{Expr, ExprSchemable};
+use weir_catalog::object::is_secret_option;
 use weir_catalog::{Catalog, Derivation, DerivedColumn, Error, Object, Result};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::text::{expression_text, type_text};
+use super::text::{cast_of, expression_text, type_text};
 use crate::graph::{AggregateCall, Node, NodeOp, StreamGraph};
 
 /// A text that is longer is replaced by its hash: they are compared, and now and then read.
@@ -24,7 +28,28 @@ const TEXT_BYTES_MAX: usize = 400;
 #[derive(Clone, Default)]
 struct Texts {
     relation: String,
+    /// As an expression over the column reads it.
     columns: Vec<String>,
+    /// Without casts that change no value.
+    values: Vec<String>,
+}
+
+impl Texts {
+    fn plain(relation: String, columns: Vec<String>) -> Texts {
+        Texts { relation, values: columns.clone(), columns }
+    }
+}
+
+/// Whether every value of `from` is one of `to`.
+pub fn widens(from: &DataType, to: &DataType) -> bool {
+    use DataType::{Decimal128, Int32, Int64};
+    match (from, to) {
+        (Int32, Int64) => true,
+        (Int32, Decimal128(precision, scale)) => *scale >= 0 && i16::from(*precision) - i16::from(*scale) >= 10,
+        (Int64, Decimal128(precision, scale)) => *scale >= 0 && i16::from(*precision) - i16::from(*scale) >= 19,
+        (Decimal128(p1, s1), Decimal128(p2, s2)) => s2 >= s1 && i16::from(*p2) - i16::from(*s2) >= i16::from(*p1) - i16::from(*s1),
+        _ => false,
+    }
 }
 
 fn shorten(text: String) -> String {
@@ -33,16 +58,25 @@ fn shorten(text: String) -> String {
 
 /// The derivation of each operator of `graph` that has a uid, by uid. `catalog` has what the graph names.
 pub fn derivations(graph: &StreamGraph, catalog: &Catalog) -> Result<BTreeMap<String, Derivation>> {
+    let texts = texts_of(graph, catalog)?;
+    let with_uid = graph.nodes.iter().filter_map(|node| Some((node.uid.clone()?, derivation(node, &texts[node.id], &texts))));
+    Ok(with_uid.collect())
+}
+
+/// What the rows are that `graph` results in.
+pub fn result_derivation(graph: &StreamGraph, catalog: &Catalog) -> Result<Derivation> {
+    let texts = texts_of(graph, catalog)?;
+    let root = graph.root();
+    Ok(derivation(root, &texts[root.id], &texts))
+}
+
+fn texts_of(graph: &StreamGraph, catalog: &Catalog) -> Result<Vec<Texts>> {
     let mut texts: Vec<Texts> = Vec::with_capacity(graph.nodes.len());
-    let mut derivations = BTreeMap::new();
     for node in &graph.nodes {
         let derived = derive(node, &texts, catalog)?;
-        if let Some(uid) = &node.uid {
-            derivations.insert(uid.clone(), derivation(node, &derived, &texts));
-        }
         texts.push(derived);
     }
-    Ok(derivations)
+    Ok(texts)
 }
 
 fn derive(node: &Node, texts: &[Texts], catalog: &Catalog) -> Result<Texts> {
@@ -54,13 +88,14 @@ fn derive(node: &Node, texts: &[Texts], catalog: &Catalog) -> Result<Texts> {
             let object = catalog.get_id(*id).ok_or_else(|| Error::internal(format!("object {id} is not in the catalog")))?;
             let relation = match object.as_ref() {
                 Object::ConnectorTable(table) => {
-                    let options: Vec<String> = table.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                    let shown = table.options.iter().filter(|(name, _)| !is_secret_option(name));
+                    let options: Vec<String> = shown.map(|(name, value)| format!("{name}={value}")).collect();
                     shorten(format!("{}[{} {}]", table.name, table.connector, options.join(", ")))
                 }
                 object => object.name().to_string(),
             };
             let columns = projection.iter().map(|column| format!("{}.{}", object.name(), object.columns()[*column].name)).collect();
-            Texts { relation, columns }
+            Texts::plain(relation, columns)
         }
         NodeOp::Values { rows } => {
             let mut cells = Vec::new();
@@ -72,7 +107,7 @@ fn derive(node: &Node, texts: &[Texts], catalog: &Catalog) -> Result<Texts> {
                 cells.push(values.collect::<Result<Vec<_>>>()?.join(", "));
             }
             let columns = cells.iter().map(|cells| shorten(format!("values({cells})"))).collect();
-            Texts { relation: shorten(format!("values[{}]({})", rows.num_rows(), cells.join("; "))), columns }
+            Texts::plain(shorten(format!("values[{}]({})", rows.num_rows(), cells.join("; "))), columns)
         }
         NodeOp::Calc { input: schema, filter, projection } => {
             let below = input(0);
@@ -95,26 +130,58 @@ fn derive(node: &Node, texts: &[Texts], catalog: &Catalog) -> Result<Texts> {
                 Some(filter) => shorten(format!("{} where {}", below.relation, text(filter)?)),
                 None => below.relation.clone(),
             };
-            Texts { relation, columns: projection.iter().map(text).collect::<Result<_>>()? }
+            let mut values = Vec::with_capacity(projection.len());
+            for expr in projection {
+                let mut inner = expr;
+                while let Some((below, to)) = cast_of(inner)
+                    && below.get_type(schema.as_ref()).is_ok_and(|from| widens(&from, &to))
+                {
+                    inner = below;
+                }
+                let below_value = match inner {
+                    Expr::Column(column) => {
+                        let place = schema.fields().iter().position(|field| *field.name() == column.name);
+                        place.and_then(|place| below.values.get(place)).cloned()
+                    }
+                    _ => None,
+                };
+                values.push(below_value.map_or_else(|| text(inner), Ok)?);
+            }
+            Texts { relation, columns: projection.iter().map(text).collect::<Result<_>>()?, values }
         }
         NodeOp::Aggregate { group_columns, calls, global } => {
             let below = input(0);
-            let keys = below.columns[..*group_columns].join(", ");
+            let keys = below.values[..*group_columns].join(", ");
             let what = if *global { "all of" } else { "groups of" };
             let relation = shorten(format!("{what} ({}) by ({keys})", below.relation));
-            let mut columns: Vec<String> = below.columns[..*group_columns].to_vec();
-            columns.extend(calls.iter().map(|call| shorten(format!("{} in {relation}", call_text(call, &below.columns)))));
-            Texts { relation, columns }
+            // SUM of a wider type is of a wider type: an expression over it may do other things.
+            let calls_over = |texts: &[String]| -> Vec<String> {
+                calls.iter().map(|call| shorten(format!("{} in {relation}", call_text(call, texts)))).collect()
+            };
+            let columns = [&below.columns[..*group_columns], &calls_over(&below.columns)].concat();
+            let values = [&below.values[..*group_columns], &calls_over(&below.values)].concat();
+            Texts { relation, columns, values }
+        }
+        NodeOp::Unnest { array, output, outer } => {
+            let below = input(0);
+            let array = &below.columns[*array];
+            let kind = if *outer { "all elements" } else { "elements" };
+            let relation = shorten(format!("{} with {kind} of {array}", below.relation));
+            let element = shorten(format!("element of {array}"));
+            let columns =
+                |texts: &[String]| output.iter().map(|from| from.map_or_else(|| element.clone(), |at| texts[at].clone())).collect();
+            Texts { columns: columns(&below.columns), values: columns(&below.values), relation }
         }
         NodeOp::Union => {
             let mut branches: Vec<&Texts> = node.inputs.iter().map(|edge| &texts[edge.from]).collect();
             branches.sort_by(|a, b| (&a.relation, &a.columns).cmp(&(&b.relation, &b.columns)));
             let join = |parts: Vec<&str>| shorten(format!("union of ({})", parts.join("; ")));
             let relation = join(branches.iter().map(|branch| branch.relation.as_str()).collect());
-            let columns = (0..node.schema.fields().len())
-                .map(|column| join(branches.iter().map(|branch| branch.columns[column].as_str()).collect()))
-                .collect();
-            Texts { relation, columns }
+            let joined = |texts: fn(&Texts) -> &Vec<String>| {
+                let column = |column: usize| join(branches.iter().map(|branch| texts(branch)[column].as_str()).collect());
+                (0..node.schema.fields().len()).map(column).collect()
+            };
+            Texts { columns: joined(|branch| &branch.columns), values: joined(|branch| &branch.values), relation }
         }
         NodeOp::Materialize | NodeOp::Sink => input(0).clone(),
     })
@@ -131,7 +198,7 @@ fn call_text(call: &AggregateCall, columns: &[String]) -> String {
 fn derivation(node: &Node, derived: &Texts, texts: &[Texts]) -> Derivation {
     let column = |position: usize| DerivedColumn {
         name: node.schema.field(position).name().clone(),
-        text: derived.columns[position].clone(),
+        text: derived.values[position].clone(),
         type_name: type_text(node.schema.field(position).data_type()),
     };
     let all = 0..node.schema.fields().len();
@@ -141,7 +208,7 @@ fn derivation(node: &Node, derived: &Texts, texts: &[Texts]) -> Derivation {
         _ => (Vec::new(), all.collect()),
     };
     let inputs = match &node.op {
-        NodeOp::Aggregate { .. } => node.inputs.first().map(|edge| texts[edge.from].columns.clone()).unwrap_or_default(),
+        NodeOp::Aggregate { .. } => node.inputs.first().map(|edge| texts[edge.from].values.clone()).unwrap_or_default(),
         _ => Vec::new(),
     };
     Derivation {

@@ -76,6 +76,13 @@ fn required_columns(relations: &Relations, root: RelationId, order: &[RelationId
                     names_read.extend(call.argument.iter().chain(&call.filter).map(|name| (*input, name.clone())));
                 }
             }
+            Relation::Unnest { input, array, .. } => {
+                if own.is_empty() {
+                    own.insert(columns.iter().position(|column| column.name == *array).unwrap_or(0));
+                }
+                names_read.push((*input, array.clone()));
+                names_read.extend(own.iter().map(|&position| (*input, columns[position].name.clone())));
+            }
             Relation::Union { inputs } => {
                 if own.is_empty() {
                     own.insert(0);
@@ -124,6 +131,7 @@ impl Emitter<'_> {
                     self.required[&id].iter().filter_map(|position| calls.get(position.checked_sub(*group_columns)?)).collect();
                 self.aggregate(self.placed[input], *group_columns, &calls, *global, *distinct, uid.clone(), &columns)
             }
+            Relation::Unnest { input, array, outer } => self.unnest(self.placed[input], array, *outer, &columns),
             Relation::Union { inputs } => {
                 let inputs = inputs.iter().map(|input| self.placed[input]).collect();
                 self.union(inputs, &columns)
@@ -302,6 +310,31 @@ impl Emitter<'_> {
             self.explicit.push(id);
         }
         Ok(id)
+    }
+
+    fn unnest(&mut self, input: NodeId, array: &str, outer: bool, columns: &[RelationColumn]) -> Result<NodeId> {
+        let below = &self.nodes[input];
+        let position = |name: &str| below.schema.index_of(name).map_err(|_| Error::internal(format!("the planner lost column \"{name}\"")));
+        let output = columns
+            .iter()
+            .map(|column| if column.name == array { Ok(None) } else { position(&column.name).map(Some) })
+            .collect::<Result<Vec<_>>>()?;
+        // Rows stay in the subtask where they are.
+        let follow =
+            |key: &Vec<usize>| key.iter().map(|column| output.iter().position(|from| *from == Some(*column))).collect::<Option<_>>();
+        let partitioning = self.partitioning[input].as_ref().and_then(follow);
+        let node = Node {
+            id: self.nodes.len(),
+            op: NodeOp::Unnest { array: position(array)?, output, outer },
+            inputs: vec![Edge { from: input, distribution: Distribution::Forward }],
+            schema: arrow_schema(columns),
+            uid: None,
+            uid_positional: false,
+            upsert_key: None,
+            changelog: below.changelog,
+            bound: String::new(),
+        };
+        Ok(self.push(node, partitioning))
     }
 
     fn union(&mut self, inputs: Vec<NodeId>, columns: &[RelationColumn]) -> Result<NodeId> {

@@ -14,11 +14,11 @@ use std::collections::HashMap;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Column, DFSchema, ScalarValue};
+use datafusion::common::{Column, DFSchema, NullHandling, ScalarValue};
 use datafusion::logical_expr::expr::AggregateFunction as AggregateExpr;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{
-    Aggregate, Cast, Distinct, EmptyRelation, Expr, ExprSchemable, LogicalPlan, Projection, TableScan, Union, Values,
+    Aggregate, Case, Cast, Distinct, EmptyRelation, Expr, ExprSchemable, LogicalPlan, Projection, TableScan, Union, Unnest, Values,
 };
 use datafusion::physical_expr::create_physical_expr;
 use weir_catalog::{Error, JobKind, Object, Result, SqlState};
@@ -28,6 +28,7 @@ use super::refuse;
 use super::relation::{Call, Relation, RelationColumn, RelationId, Relations, canonical, unique_names};
 use super::text::{column_name, shorten};
 use super::uid::marked_uid;
+use crate::binder::can_fail;
 use crate::graph::AggregateFunction;
 
 /// A plan node as a relation and an expression for each column of the node's schema.
@@ -72,11 +73,6 @@ impl<'a> Lowering<'a> {
             return Err(refuse::unsupported("a result without columns is not supported"));
         }
         let columns = self.canonical_columns(&lowered, names)?;
-        for (column, _) in &columns {
-            if matches!(column.data_type, DataType::Struct(_)) {
-                return Err(refuse::row_column(&column.name, "a result"));
-            }
-        }
         self.calc(lowered.relation, columns)
     }
 
@@ -104,6 +100,7 @@ impl<'a> Lowering<'a> {
             LogicalPlan::Aggregate(aggregate) => self.aggregate(aggregate),
             LogicalPlan::Distinct(Distinct::All(input)) => self.distinct(input),
             LogicalPlan::Union(union) => self.union(union),
+            LogicalPlan::Unnest(unnest) => self.unnest(unnest),
             LogicalPlan::EmptyRelation(empty) => self.empty(empty),
             LogicalPlan::Values(values) => self.values(values),
             other => Err(refuse::node(other)),
@@ -207,15 +204,13 @@ impl<'a> Lowering<'a> {
         let group = aggregate
             .group_expr
             .iter()
-            .map(|expr| self.key_expr(substitute(expr, &input.columns, schema)?, input.relation, "GROUP BY"))
+            .map(|expr| self.key_expr(substitute(expr, &input.columns, schema)?, input.relation))
             .collect::<Result<Vec<_>>>()?;
         let calls = calls
             .into_iter()
             .map(|call| {
-                let argument = call
-                    .argument
-                    .map(|expr| self.key_expr(substitute(&expr, &input.columns, schema)?, input.relation, "an aggregate function"))
-                    .transpose()?;
+                let argument =
+                    call.argument.map(|expr| self.key_expr(substitute(&expr, &input.columns, schema)?, input.relation)).transpose()?;
                 let filter = call.filter.map(|expr| substitute(&expr, &input.columns, schema)).transpose()?;
                 Ok(CallExprs { argument, filter, ..call })
             })
@@ -242,8 +237,7 @@ impl<'a> Lowering<'a> {
         if input.columns.is_empty() {
             return Err(refuse::unsupported("SELECT DISTINCT without columns is not supported"));
         }
-        let group =
-            input.columns.iter().map(|expr| self.key_expr(expr.clone(), input.relation, "SELECT DISTINCT")).collect::<Result<Vec<_>>>()?;
+        let group = input.columns.iter().map(|expr| self.key_expr(expr.clone(), input.relation)).collect::<Result<Vec<_>>>()?;
         let (relation, names, _) = self.group(input.relation, &group, &[], false, true, uid)?;
         let columns = names
             .iter()
@@ -285,14 +279,20 @@ impl<'a> Lowering<'a> {
         }
         distinct_calls.sort_by_cached_key(CallExprs::text);
 
-        // The input: group columns, then arguments and filters.
+        // The input: group columns, then arguments and filters; each as it is computed, under the name of what is written.
         let mut inputs = keys.clone();
-        for expr in distinct_calls.iter().flat_map(|call| call.argument.iter().chain(&call.filter)) {
-            if !inputs.contains(expr) {
-                inputs.push(expr.clone());
+        let mut written: Vec<String> = keys.iter().map(column_name).collect();
+        for call in &distinct_calls {
+            let argument = call.computed_argument().zip(call.argument.as_ref());
+            let filter = call.filter.as_ref().map(|filter| (filter.clone(), filter));
+            for (expr, as_written) in argument.into_iter().chain(filter) {
+                if !inputs.contains(&expr) {
+                    inputs.push(expr);
+                    written.push(column_name(as_written));
+                }
             }
         }
-        let names = unique_names(inputs.iter().map(column_name).collect());
+        let names = unique_names(written);
         let schema = self.relations.schema(input).clone();
         let columns = inputs
             .iter()
@@ -309,7 +309,7 @@ impl<'a> Lowering<'a> {
         let mut columns: Vec<RelationColumn> = self.relations.columns(input)[..keys.len()].to_vec();
         let mut planned = Vec::new();
         for (call, name) in distinct_calls.iter().zip(&output_names[keys.len()..]) {
-            let argument = call.argument.as_ref().and_then(&name_of);
+            let argument = call.computed_argument().as_ref().and_then(&name_of);
             let argument_type = match &argument {
                 Some(name) => Some(self.relations.columns(input)[self.relations.position(input, name)?].data_type.clone()),
                 None => None,
@@ -371,6 +371,41 @@ impl<'a> Lowering<'a> {
         let columns = names
             .iter()
             .zip(union.schema.fields())
+            .map(|(name, field)| self.column_as(relation, name, field.data_type()))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Lowered { relation, columns })
+    }
+
+    /// The rows of the input, each as often as an array has elements.
+    fn unnest(&mut self, unnest: &Unnest) -> Result<Lowered> {
+        let input = self.plan(&unnest.input)?;
+        let ([(array, list)], []) = (unnest.list_type_columns.as_slice(), unnest.struct_type_columns.as_slice()) else {
+            return Err(Error::internal("UNNEST of other than one array"));
+        };
+        let outer = match unnest.options.null_handling {
+            NullHandling::Drop => false,
+            NullHandling::PreserveAndExpandEmpty => true,
+            NullHandling::Preserve => return Err(Error::internal("UNNEST that tells NULL from empty arrays")),
+        };
+        if list.depth != 1 {
+            return Err(Error::internal("UNNEST of several dimensions"));
+        }
+        // The array is a column of its own, also where the query reads it besides.
+        let mut names: Vec<String> = input.columns.iter().map(column_name).collect();
+        names[*array] = format!("unnest({})", names[*array]);
+        let names = unique_names(names);
+        let columns = self.canonical_columns(&input, &names)?;
+        let mut types: Vec<DataType> = columns.iter().map(|(column, _)| column.data_type.clone()).collect();
+        types[*array] = match &types[*array] {
+            DataType::List(element) => element.data_type().clone(),
+            other => return Err(Error::internal(format!("UNNEST of {other}"))),
+        };
+        let input = self.calc(input.relation, columns)?;
+        let columns = names.iter().zip(types).map(|(name, data_type)| RelationColumn { name: name.clone(), data_type }).collect();
+        let relation = self.relations.add(Relation::Unnest { input, array: names[*array].clone(), outer }, columns)?;
+        let columns = names
+            .iter()
+            .zip(unnest.schema.fields())
             .map(|(name, field)| self.column_as(relation, name, field.data_type()))
             .collect::<Result<Vec<_>>>()?;
         Ok(Lowered { relation, columns })
@@ -484,13 +519,10 @@ impl<'a> Lowering<'a> {
     }
 
     /// `expr` as a group key or an argument: of a type that state may hold.
-    fn key_expr(&self, expr: Expr, input: RelationId, place: &str) -> Result<Expr> {
+    fn key_expr(&self, expr: Expr, input: RelationId) -> Result<Expr> {
         let schema = self.relations.schema(input);
         let from = type_of(&expr, schema)?;
         let data_type = canonical(&from, &format!("expression {}", column_name(&expr)))?;
-        if matches!(data_type, DataType::Struct(_)) {
-            return Err(refuse::row_column(&column_name(&expr), place));
-        }
         cast(expr, &from, &data_type, schema)
     }
 
@@ -517,6 +549,15 @@ struct CallExprs {
 }
 
 impl CallExprs {
+    /// The argument, computed only for rows that the filter lets through where it could fail on others.
+    fn computed_argument(&self) -> Option<Expr> {
+        let argument = self.argument.clone()?;
+        Some(match &self.filter {
+            Some(filter) if can_fail(&argument) => Expr::Case(Case::new(None, vec![(Box::new(filter.clone()), Box::new(argument))], None)),
+            _ => argument,
+        })
+    }
+
     fn text(&self) -> String {
         let argument = match &self.argument {
             Some(expr) => column_name(expr),

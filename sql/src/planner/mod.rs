@@ -43,7 +43,7 @@ use datafusion::common::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, TableSource};
 use weir_catalog::{Catalog, Error, Object, OperatorDescriptor, Result, SqlState};
 
-pub use derivation::derivations;
+pub use derivation::{derivations, result_derivation, widens};
 pub use text::expression_text;
 pub use written::written_text;
 
@@ -106,7 +106,7 @@ pub fn operators(graph: &StreamGraph) -> Vec<OperatorDescriptor> {
                     None => ("rows", columns, Vec::new()),
                 },
                 NodeOp::TableScan { .. } | NodeOp::ViewScan { .. } | NodeOp::ConnectorScan { .. } => ("source", Vec::new(), Vec::new()),
-                NodeOp::Values { .. } | NodeOp::Calc { .. } | NodeOp::Union | NodeOp::Sink => return None,
+                NodeOp::Values { .. } | NodeOp::Calc { .. } | NodeOp::Unnest { .. } | NodeOp::Union | NodeOp::Sink => return None,
             };
             Some(OperatorDescriptor { uid, operator: operator.to_string(), key, value })
         })

@@ -48,7 +48,6 @@ pub(super) fn node(plan: &LogicalPlan) -> Error {
         LogicalPlan::Window(_) => unsupported("window functions are not supported").with_hint(WHEN_SELECTING),
         LogicalPlan::Distinct(datafusion::logical_expr::Distinct::On(_)) => distinct_on(),
         LogicalPlan::RecursiveQuery(_) => unsupported("WITH RECURSIVE is not supported"),
-        LogicalPlan::Unnest(_) => unsupported("unnest() is not supported"),
         LogicalPlan::Subquery(_) => subquery(),
         LogicalPlan::Repartition(_) => unsupported("DISTRIBUTE BY is not supported"),
         LogicalPlan::Extension(extension) => unsupported(&format!("{} is not supported", extension.node.name())),
@@ -147,9 +146,4 @@ fn refusal_of(expr: &Expr) -> Option<Error> {
         }
         _ => None,
     }
-}
-
-/// Refuses a ROW where it would have to be kept: in a result, a group key, an argument.
-pub(super) fn row_column(name: &str, place: &str) -> Error {
-    unsupported(&format!("column \"{name}\" is a row and can't stand in {place}")).with_hint(format!("Name its fields: {name}.field."))
 }

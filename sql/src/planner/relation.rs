@@ -50,6 +50,12 @@ pub(super) enum Relation {
         distinct: bool,
         uid: Option<String>,
     },
+    /// A row for each element of the input's column `array`, which is a column of the elements then. The others are the input's.
+    Unnest {
+        input: RelationId,
+        array: String,
+        outer: bool,
+    },
     /// The inputs have this relation's columns.
     Union {
         inputs: Vec<RelationId>,
@@ -70,7 +76,9 @@ impl Relation {
     pub(super) fn inputs(&self) -> &[RelationId] {
         match self {
             Relation::Scan { .. } | Relation::Values { .. } => &[],
-            Relation::Calc { input, .. } | Relation::Aggregate { input, .. } => std::slice::from_ref(input),
+            Relation::Calc { input, .. } | Relation::Aggregate { input, .. } | Relation::Unnest { input, .. } => {
+                std::slice::from_ref(input)
+            }
             Relation::Union { inputs } => inputs,
         }
     }

@@ -18,7 +18,7 @@ use weir_catalog::{Error, Result};
 use super::lower::{column_expr, is_cheap, type_of};
 use super::relation::{Relation, RelationColumn, RelationId, Relations};
 use super::text::native_kernel;
-use crate::functions::Kernel;
+use crate::functions::{Kernel, datetime, nested, string};
 
 /// Rewrites until nothing changes; each round moves a filter by at least one relation.
 const ROUNDS_MAX: usize = 1_000;
@@ -51,7 +51,7 @@ fn rewrite_one(
     let mut relation = relations.relation(id).clone();
     match &mut relation {
         Relation::Scan { .. } | Relation::Values { .. } => return Ok(id),
-        Relation::Aggregate { input, .. } => *input = rewritten[input],
+        Relation::Aggregate { input, .. } | Relation::Unnest { input, .. } => *input = rewritten[input],
         Relation::Union { inputs } => inputs.iter_mut().for_each(|input| *input = rewritten[input]),
         Relation::Calc { input, filter, projection } => {
             let alone = uses[*input] == 1;
@@ -198,7 +198,20 @@ pub(super) fn cannot_fail(expr: &Expr, schema: &DFSchema) -> bool {
             (Some(Kernel::Cast(to)), [inner]) => {
                 cannot_fail(inner, schema) && type_of(inner, schema).is_ok_and(|from| is_widening(&from, &to.to_arrow()))
             }
-            (Some(Kernel::OutputText), [inner]) => cannot_fail(inner, schema),
+            (Some(Kernel::OutputText | Kernel::DateTime(datetime::Operation::Part(_))), [inner]) => cannot_fail(inner, schema),
+            // A constant pattern has been read.
+            (
+                Some(
+                    Kernel::DateFormat(Some(_))
+                    | Kernel::RegexpExtract(Some(_))
+                    | Kernel::Posix(_, Some(_))
+                    | Kernel::String(string::Operation::SplitIndex),
+                ),
+                arguments,
+            ) => arguments.iter().all(|argument| cannot_fail(argument, schema)),
+            (Some(Kernel::Nested(operation)), arguments) => {
+                *operation != nested::Operation::ArrayLength && arguments.iter().all(|argument| cannot_fail(argument, schema))
+            }
             _ => false,
         },
         Expr::ScalarFunction(function) => {

@@ -14,7 +14,7 @@ use weir_catalog::SqlType;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::functions::arithmetic::Operation;
-use crate::functions::{Kernel, NativeFunction};
+use crate::functions::{Kernel, NativeFunction, nested};
 
 /// The longest column name that is made of an expression, in bytes. A longer text is cut and ends in its hash.
 const NAME_BYTES_MAX: usize = 120;
@@ -65,6 +65,19 @@ pub fn type_text(data_type: &DataType) -> String {
     match SqlType::from_arrow(data_type) {
         Some(ty) => ty.to_string(),
         None => data_type.to_string().to_lowercase(),
+    }
+}
+
+/// What a cast is of, and to which type; `None` for anything else.
+pub fn cast_of(expr: &Expr) -> Option<(&Expr, DataType)> {
+    match expr {
+        Expr::Alias(alias) => cast_of(&alias.expr),
+        Expr::Cast(cast) => Some((&cast.expr, cast.field.data_type().clone())),
+        Expr::ScalarFunction(function) => match (native_kernel(function)?, function.args.as_slice()) {
+            (Kernel::Cast(to), [inner]) => Some((inner, to.to_arrow())),
+            _ => None,
+        },
+        _ => None,
     }
 }
 
@@ -217,6 +230,27 @@ fn write_native(function: &ScalarFunction) -> Option<(String, Binding)> {
         (Kernel::Arithmetic(Operation::Negate), [inner]) => {
             Some((format!("-{}", operand(inner, Binding::Negative, true)), Binding::Negative))
         }
+        (Kernel::Nested(nested::Operation::Array), elements) => Some((format!("ARRAY[{}]", join(elements)), Binding::Primary)),
+        (Kernel::Nested(nested::Operation::Element), [array, place]) => {
+            let array = match array {
+                Expr::Column(_) | Expr::ScalarFunction(_) => operand(array, Binding::Primary, false),
+                other => format!("({})", expression_text(other)),
+            };
+            let place = match place {
+                Expr::Cast(cast) => &cast.expr,
+                place => place,
+            };
+            Some((format!("{array}[{}]", expression_text(place)), Binding::Primary))
+        }
+        (Kernel::Nested(nested::Operation::EqualsAny), [value, array]) => {
+            Some((format!("{} = ANY({})", operand(value, Binding::Comparison, true), expression_text(array)), Binding::Comparison))
+        }
+        (Kernel::Nested(nested::Operation::IsNull), [inner]) => Some(is(inner, "NULL")),
+        (Kernel::Nested(nested::Operation::IsNotNull), [inner]) => Some(is(inner, "NOT NULL")),
+        (Kernel::Posix(operation, _), [text, pattern]) if operation.is_operator() => Some((
+            format!("{} {} {}", operand(text, Binding::Other, false), operation.name(), operand(pattern, Binding::Other, true)),
+            Binding::Other,
+        )),
         (Kernel::Cast(to), [inner]) => Some((format!("{}::{to}", operand(inner, Binding::Cast, false)), Binding::Cast)),
         _ => None,
     }

@@ -15,6 +15,7 @@ use weir_catalog::SqlType;
 
 use super::text::{expression_text, native_kernel};
 use crate::functions::Kernel;
+use crate::functions::nested::Operation;
 
 /// `expr` as SQL, without what the binder put in.
 pub fn written_text(expr: &Expr) -> String {
@@ -29,6 +30,11 @@ fn written(expr: Expr) -> Transformed<Expr> {
     match expr {
         Expr::BinaryExpr(binary) => written_binary(binary),
         Expr::Case(case) => written_case(case),
+        Expr::ScalarFunction(mut function)
+            if native_kernel(&function) == Some(&Kernel::Nested(Operation::Comparable)) && function.args.len() == 1 =>
+        {
+            Transformed::yes(function.args.remove(0))
+        }
         other => Transformed::no(other),
     }
 }

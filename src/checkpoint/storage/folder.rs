@@ -5,17 +5,17 @@
 //! files/<name>         hard links of the images' files
 //! ```
 
-use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use weir_catalog::{Error, Result};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use weir_catalog::Result;
+use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Committed, FILES, NewFile, Slot, Storage, damaged, manifest_name, manifest_number, missing};
+use super::{Committed, FILES, NewFile, Slot, Storage, checksum_of, damaged, manifest_name, manifest_number, missing};
 use crate::checkpoint::manifest::FileHandle;
 use crate::seams::faults::{self, Fault};
 use crate::seams::files::FilesRef;
+use crate::state::rocks::never_changes;
 
 /// A [`Storage`] in a folder.
 #[derive(Debug)]
@@ -43,25 +43,6 @@ impl FolderStorage {
     fn names(&self, dir: &Path) -> Result<Vec<String>> {
         let names = self.files.list(dir)?;
         Ok(names.into_iter().map(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()).collect())
-    }
-
-    /// Length and XXH3-64 of a file, read piece by piece.
-    fn checksum_of(&self, path: &Path) -> Result<(u64, u64)> {
-        let mut reader = self.files.reader(path)?;
-        let mut hasher = Xxh3::new();
-        let mut buffer = vec![0; 1 << 20];
-        let mut bytes = 0;
-        loop {
-            let read = match reader.read(&mut buffer) {
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                read => read.map_err(|e| Error::io(format!("read \"{}\"", path.display()), &e))?,
-            };
-            if read == 0 {
-                return Ok((bytes, hasher.digest()));
-            }
-            hasher.update(&buffer[..read]);
-            bytes += read as u64;
-        }
     }
 }
 
@@ -101,7 +82,7 @@ impl Storage for FolderStorage {
         let mut handles = Vec::with_capacity(files.len());
         for NewFile { local, name } in files {
             let (source, target) = (from.join(local), self.path(name));
-            let (bytes, checksum) = self.checksum_of(&source)?;
+            let (bytes, checksum) = checksum_of(&self.files, &source)?;
             // A name left by an attempt that failed is not in a manifest, nor known.
             self.files.remove(&target)?;
             self.files.hard_link(&source, &target)?;
@@ -156,12 +137,12 @@ impl Storage for FolderStorage {
             if !self.files.exists(&path) {
                 return Err(missing(file));
             }
-            let (bytes, checksum) = self.checksum_of(&path)?;
+            let (bytes, checksum) = checksum_of(&self.files, &path)?;
             if (bytes != file.bytes || checksum != file.checksum) && !faults::is_planted(Fault::ChecksumNotVerified) {
                 return Err(damaged(file, bytes, checksum));
             }
             let target = into.join(&file.local);
-            if file.local.ends_with(".sst") {
+            if never_changes(&file.local) {
                 self.files.hard_link(&path, &target)?;
             } else {
                 // A backend may write on in such a file: it gets its own copy.
@@ -171,8 +152,8 @@ impl Storage for FolderStorage {
         Ok(())
     }
 
-    fn link(&self, file: &FileHandle, target: &Path) -> Result<()> {
-        self.files.hard_link(&self.path(&file.name), target)
+    fn link(&self, files: &[FileHandle], into: &Path) -> Result<()> {
+        files.iter().try_for_each(|file| self.files.hard_link(&self.path(&file.name), &into.join(&file.name)))
     }
 
     fn read(&self, file: &FileHandle) -> Result<Vec<u8>> {

@@ -23,28 +23,26 @@
 //! - A run never writes a slot before it knows who holds the one before.
 //! - Nothing is removed by a run that was taken over, from when it knows.
 
-use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use weir_catalog::{Error, Result, SqlState};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Committed, FILES, NewFile, Slot, Storage, damaged, manifest_name, manifest_number, missing};
+use super::object_files::{FilesOf, ObjectFiles};
+use super::{Committed, NewFile, Slot, Storage, manifest_name, manifest_number};
 use crate::checkpoint::manifest::FileHandle;
 use crate::seams::faults::{self, Fault};
 use crate::seams::files::FilesRef;
-use crate::seams::objects::{CHUNK_BYTES, ObjectUrl, Objects, Range};
+use crate::seams::objects::{ObjectUrl, Objects};
 
 /// The format of a slot that this weir writes.
 const FORMAT: u32 = 1;
 const MAGIC: &str = "weir-slot";
 /// The folder of the slots.
 const SLOTS: &str = "manifests";
-/// How many files are removed with one request.
-const REMOVED_AT_ONCE: usize = 1000;
 
 /// Who writes a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +56,7 @@ pub struct Writer {
 /// A [`Storage`] in an object store.
 #[derive(Debug)]
 pub struct ObjectStorage {
-    files: FilesRef,
+    files: ObjectFiles,
     objects: Objects,
     url: ObjectUrl,
     writer: Writer,
@@ -69,11 +67,8 @@ pub struct ObjectStorage {
 impl ObjectStorage {
     /// Below `url` in the bucket `objects`; `files` are those of this machine.
     pub fn new(files: FilesRef, objects: Objects, url: ObjectUrl, writer: Writer) -> ObjectStorage {
-        ObjectStorage { files, objects, url, writer, taken_over: Mutex::new(None) }
-    }
-
-    fn file_key(&self, name: &str) -> String {
-        self.url.key(&format!("{FILES}/{name}"))
+        let of_checkpoints = ObjectFiles::new(files, objects.clone(), url.clone(), FilesOf::Checkpoint);
+        ObjectStorage { files: of_checkpoints, objects, url, writer, taken_over: Mutex::new(None) }
     }
 
     fn slot_key(&self, number: u64) -> String {
@@ -198,22 +193,6 @@ fn decode<'a>(name: &str, bytes: &'a [u8]) -> Result<(Writer, &'a [u8])> {
     Ok((writer, &bytes[end + 1..]))
 }
 
-/// Counts and hashes what is read.
-struct Measured<R> {
-    inner: R,
-    hasher: Xxh3,
-    bytes: u64,
-}
-
-impl<R: Read> Read for Measured<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.inner.read(buffer)?;
-        self.hasher.update(&buffer[..read]);
-        self.bytes += read as u64;
-        Ok(read)
-    }
-}
-
 impl Storage for ObjectStorage {
     fn place(&self) -> String {
         self.url.to_string()
@@ -246,9 +225,7 @@ impl Storage for ObjectStorage {
     }
 
     fn files(&self) -> Result<Vec<String>> {
-        let folder = self.url.key(FILES);
-        let listed = self.objects.list(&folder)?;
-        Ok(listed.iter().filter_map(|object| object.key.strip_prefix(&folder)?.strip_prefix('/').map(str::to_string)).collect())
+        self.files.names()
     }
 
     fn has_consecutive_numbers(&self) -> bool {
@@ -257,16 +234,7 @@ impl Storage for ObjectStorage {
 
     fn put(&self, from: &Path, files: &[NewFile]) -> Result<Vec<FileHandle>> {
         self.check_own()?;
-        let mut upload = self.objects.upload();
-        let mut handles = Vec::with_capacity(files.len());
-        for NewFile { local, name } in files {
-            let mut content = Measured { inner: self.files.reader(&from.join(local))?, hasher: Xxh3::new(), bytes: 0 };
-            upload.put(&self.file_key(name), &mut content)?;
-            let (bytes, checksum) = (content.bytes, content.hasher.digest());
-            handles.push(FileHandle { name: name.clone(), local: local.clone(), bytes, checksum });
-        }
-        upload.finish()?;
-        Ok(handles)
+        self.files.put(from, files)
     }
 
     fn is_intact(&self, last: u64) -> Result<bool> {
@@ -285,10 +253,7 @@ impl Storage for ObjectStorage {
 
     fn remove_files(&self, names: &[String]) -> Result<()> {
         self.check_own()?;
-        for names in names.chunks(REMOVED_AT_ONCE) {
-            self.objects.remove(&names.iter().map(|name| self.file_key(name)).collect::<Vec<_>>())?;
-        }
-        Ok(())
+        self.files.remove(names)
     }
 
     fn can_reuse_names(&self) -> bool {
@@ -296,64 +261,16 @@ impl Storage for ObjectStorage {
     }
 
     fn fetch(&self, files: &[FileHandle], into: &Path) -> Result<()> {
-        let mut ranges = Vec::new();
-        let mut of_file = Vec::new();
-        let mut open: Vec<Option<std::fs::File>> = Vec::with_capacity(files.len());
-        for (at, file) in files.iter().enumerate() {
-            open.push(None);
-            let chunk = CHUNK_BYTES as u64;
-            for from in (0..file.bytes).step_by(CHUNK_BYTES) {
-                let to = (from + chunk).min(file.bytes);
-                ranges.push(Range { key: self.file_key(&file.name), from, to, object_bytes: file.bytes });
-                of_file.push(at);
-            }
-            if file.bytes == 0 {
-                // Nothing to be downloaded, but it must be there.
-                if self.objects.len(&self.file_key(&file.name))? != Some(0) {
-                    return Err(missing(file));
-                }
-                create(&into.join(&file.local))?;
-            }
-        }
-        let mut hasher = Xxh3::new();
-        self.objects
-            .download(&ranges, |at, bytes| {
-                let (range, file) = (&ranges[at], &files[of_file[at]]);
-                let target = into.join(&file.local);
-                if range.from == 0 {
-                    hasher.reset();
-                    open[of_file[at]] = Some(create(&target)?);
-                }
-                hasher.update(&bytes);
-                let Some(writing) = &mut open[of_file[at]] else { return Err(Error::internal("a file is written from its middle on")) };
-                writing.write_all(&bytes).map_err(|e| Error::io(format!("write \"{}\"", target.display()), &e))?;
-                if range.to < file.bytes {
-                    return Ok(());
-                }
-                open[of_file[at]] = None;
-                if hasher.digest() != file.checksum && !faults::is_planted(Fault::ChecksumNotVerified) {
-                    return Err(damaged(file, file.bytes, hasher.digest()));
-                }
-                Ok(())
-            })
-            .map_err(|error| if error.code() == &SqlState::DATA_CORRUPTED { error.with_hint(super::OLDER_HINT) } else { error })
+        self.files.fetch(files, into)
     }
 
-    fn link(&self, file: &FileHandle, target: &Path) -> Result<()> {
-        let name = target.file_name().and_then(|name| name.to_str());
-        let (Some(folder), Some(name)) = (target.parent(), name) else {
-            return Err(Error::internal(format!("\"{}\" is no place for a file", target.display())));
-        };
-        self.fetch(&[FileHandle { local: name.to_string(), ..file.clone() }], folder)
+    fn link(&self, files: &[FileHandle], into: &Path) -> Result<()> {
+        let named: Vec<FileHandle> = files.iter().map(|file| FileHandle { local: file.name.clone(), ..file.clone() }).collect();
+        self.fetch(&named, into)
     }
 
     fn read(&self, file: &FileHandle) -> Result<Vec<u8>> {
-        let bytes = self.objects.get(&self.file_key(&file.name))?.ok_or_else(|| missing(file))?;
-        let (length, checksum) = (bytes.len() as u64, xxh3_64(&bytes));
-        if length != file.bytes || checksum != file.checksum {
-            return Err(damaged(file, length, checksum));
-        }
-        Ok(bytes.to_vec())
+        self.files.read(file)
     }
 
     fn set_timeout(&self, timeout: Duration) {
@@ -363,11 +280,6 @@ impl Storage for ObjectStorage {
     fn stop(&self) {
         self.objects.stop();
     }
-}
-
-/// Makes a file in a scratch folder, which need not survive.
-fn create(path: &Path) -> Result<std::fs::File> {
-    std::fs::File::create(path).map_err(|e| Error::io(format!("create \"{}\"", path.display()), &e))
 }
 
 #[cfg(test)]

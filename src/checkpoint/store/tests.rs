@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::*;
 use crate::checkpoint::TablesCheckpoint;
-use crate::checkpoint::manifest::PART_FORMAT;
 use crate::seams::files::{Files, LossyFiles};
 use crate::state::{StateBackendKind, StateSize};
 use crate::stream::KeyGroupRange;
@@ -30,7 +29,7 @@ fn a_manifest_and_what_it_names_survive_power_loss() {
                 handles.push(store.put(&format!("incarnation{number}"), &image, name, number).unwrap().handle);
             }
             let part = Part {
-                format: PART_FORMAT,
+                format: Part::format_of(&[]),
                 backend: StateBackendKind::RocksDb,
                 range: KeyGroupRange::ALL,
                 files: handles,

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::*;
-use crate::checkpoint::manifest::PART_FORMAT;
 use crate::seams::files::{FilesRef, LocalFiles};
 use crate::state::StateBackendKind;
 
@@ -27,7 +26,7 @@ fn manifest(store: &CheckpointStore, dir: &Path, number: u64, barrier: u64) -> M
     std::fs::write(from.join("CURRENT"), format!("of {barrier}")).unwrap();
     let handle = store.put("aa", &from, "CURRENT", barrier).unwrap().handle;
     let part = Part {
-        format: PART_FORMAT,
+        format: Part::format_of(&[]),
         backend: StateBackendKind::RocksDb,
         range: KeyGroupRange::ALL,
         files: vec![handle],

@@ -17,7 +17,6 @@ use object_store::{
 };
 
 use super::*;
-use crate::checkpoint::manifest::PART_FORMAT;
 use crate::checkpoint::storage::{ObjectStorage, Writer};
 use crate::seams::files::{FilesRef, LocalFiles};
 use crate::seams::objects::{CHUNK_BYTES, ObjectUrl, Objects, Permits};
@@ -136,7 +135,7 @@ fn checkpoint(
     let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
     let handles = store.put_all(incarnation, dir, &names, barrier)?.into_iter().map(|stored| stored.handle).collect();
     let part = Part {
-        format: PART_FORMAT,
+        format: Part::format_of(&[]),
         backend: StateBackendKind::RocksDb,
         range: KeyGroupRange::ALL,
         files: handles,

@@ -140,7 +140,7 @@ impl Life {
             let last = overlapping.first().filter(|part| part.range == range).map(|part| (*part).clone());
             subtasks.push(Subtask { backend, range, incarnation: incarnation(random), last });
         }
-        let numbers = BarrierNumbers::open(files.clone(), dir, 0)?;
+        let numbers = BarrierNumbers::open(files.clone(), dir, 0, 0)?;
         let life = Life {
             files,
             scratch,

@@ -55,7 +55,7 @@ impl CsvDecoder {
         let before = usize::from(row_kind.is_some());
         Ok(CsvDecoder {
             schema: Arc::new(Schema::new(projected.iter().map(|column| column.to_field()).collect::<Vec<_>>())),
-            builders: projected.iter().map(|column| ColumnBuilder::new(column)).collect::<Result<_>>()?,
+            builders: projected.iter().map(|column| ColumnBuilder::new(&column.ty)).collect::<Result<_>>()?,
             names: columns.iter().map(|column| column.name.clone()).collect(),
             projection: projection.to_vec(),
             tokenizer: Tokenizer::new(&options, columns.len() + before),

@@ -1,11 +1,13 @@
 //! JSON lines to rows and back: an object a line, or a change in Debezium's form.
 //!
 //! Members are found by the column's name. A text is any JSON value, objects and arrays as their own text; every other column takes a literal or a string that
-//! a cast to its type accepts. `null` and a member that is missing are NULL. What stands in members that nobody reads is only looked at as far as it takes
+//! a cast to its type accepts. A ROW is an object, an array a list of values, and nothing else. `null` and a member that is missing are NULL. What stands in members that nobody reads is only looked at as far as it takes
 //! to find its end.
 
 mod decoder;
 mod encoder;
+mod marks;
+mod object;
 mod scanner;
 #[cfg(test)]
 mod tests;

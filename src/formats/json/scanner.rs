@@ -2,6 +2,8 @@
 
 use weir_catalog::{Error, Result, SqlState};
 
+use super::marks::{BLOCK, marks, string_mark};
+
 /// A value as it stands in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
@@ -89,10 +91,7 @@ impl<'a> Scanner<'a> {
         let mut escapes = false;
         loop {
             let rest = &self.data[self.at..];
-            // Most strings are short.
-            let near = rest.iter().take(16).position(|byte| matches!(byte, b'"' | b'\\'));
-            let found = near.or_else(|| memchr::memchr2(b'"', b'\\', rest));
-            match found {
+            match string_mark(rest) {
                 None => {
                     self.at = self.data.len();
                     return Err(invalid("A string has no end."));
@@ -154,36 +153,72 @@ impl<'a> Scanner<'a> {
 
     /// Steps over an object or array. Brackets and strings are checked, what stands between them is not.
     fn skip_nested(&mut self) -> Result<()> {
-        // The brackets that are open, as bits: 1 for an object. Deeper than that is refused.
-        let (mut open, mut depth) = (0u128, 0u32);
+        let mut open = Brackets::default();
         loop {
-            match self.data.get(self.at) {
-                None => return Err(invalid("An object or array has no end.")),
-                Some(b'"') => {
-                    self.string()?;
-                    continue;
+            let rest = &self.data[self.at..];
+            let mut last = [b' '; BLOCK];
+            let block = match rest.first_chunk() {
+                Some(block) => block,
+                None => {
+                    last[..rest.len()].copy_from_slice(rest);
+                    &last
                 }
-                Some(bracket @ (b'{' | b'[')) => {
-                    if depth == 128 {
-                        return Err(invalid("Objects and arrays are nested more than 128 deep."));
-                    }
-                    open = open << 1 | u128::from(*bracket == b'{');
-                    depth += 1;
+            };
+            let marks = marks(block);
+            // Up to a backslash: what that makes of the bytes behind it, the string itself has to tell.
+            let escape = (marks.backslashes != 0).then(|| marks.backslashes.trailing_zeros() as usize);
+            let known = escape.map_or(u64::MAX, |escape| (1 << escape) - 1);
+            let inside = marks.inside_strings() & known;
+            let mut brackets = marks.brackets & !inside & known;
+            while brackets != 0 {
+                let at = brackets.trailing_zeros() as usize;
+                brackets &= brackets - 1;
+                if open.step(block[at], self.at + at)? {
+                    self.at += at + 1;
+                    return Ok(());
                 }
-                Some(bracket @ (b'}' | b']')) => {
-                    if (open & 1 == 1) != (*bracket == b'}') {
-                        return Err(invalid(format!("At byte {} there is a bracket that closes nothing.", self.at)));
-                    }
-                    open >>= 1;
-                    depth -= 1;
-                }
-                Some(_) => {}
             }
-            self.at += 1;
-            if depth == 0 {
-                return Ok(());
+            let end = escape.unwrap_or(BLOCK.min(rest.len()));
+            if end > 0 && inside >> (end - 1) & 1 == 1 {
+                // A string goes on behind what is known: from its quote on.
+                let quotes = marks.quotes & known;
+                self.at += 63 - quotes.leading_zeros() as usize;
+                self.string()?;
+            } else if escape.is_none() && rest.len() <= BLOCK {
+                return Err(invalid("An object or array has no end."));
+            } else {
+                self.at += escape.map_or(BLOCK, |escape| escape + 1);
             }
         }
+    }
+}
+
+/// The brackets that are open.
+#[derive(Debug, Default)]
+struct Brackets {
+    /// As bits, the innermost lowest: 1 for an object. Deeper than that is refused.
+    kinds: u128,
+    depth: u32,
+}
+
+impl Brackets {
+    /// Takes the bracket at byte `at`; true where it closes the outermost one.
+    #[inline]
+    fn step(&mut self, bracket: u8, at: usize) -> Result<bool> {
+        if matches!(bracket, b'{' | b'[') {
+            if self.depth == u128::BITS {
+                return Err(invalid("Objects and arrays are nested more than 128 deep."));
+            }
+            self.kinds = self.kinds << 1 | u128::from(bracket == b'{');
+            self.depth += 1;
+            return Ok(false);
+        }
+        if self.depth == 0 || (self.kinds & 1 == 1) != (bracket == b'}') {
+            return Err(invalid(format!("At byte {at} there is a bracket that closes nothing.")));
+        }
+        self.kinds >>= 1;
+        self.depth -= 1;
+        Ok(self.depth == 0)
     }
 }
 
@@ -260,4 +295,70 @@ pub fn unescape(string: &[u8], out: &mut Vec<u8>) -> Result<()> {
         at += 2;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Where the object or array that `text` begins with ends, byte by byte; `None` where it has no end.
+    fn end_of_nested(text: &[u8]) -> Option<usize> {
+        let (mut open, mut in_string, mut at) = (Vec::new(), false, 0);
+        while at < text.len() {
+            match text[at] {
+                b'\\' if in_string => at += 1,
+                b'"' => in_string = !in_string,
+                _ if in_string => {}
+                bracket @ (b'{' | b'[') => open.push(bracket),
+                bracket @ (b'}' | b']') => {
+                    if open.pop()? != (if bracket == b'}' { b'{' } else { b'[' }) {
+                        return None;
+                    }
+                    if open.is_empty() {
+                        return Some(at + 1);
+                    }
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        None
+    }
+
+    /// Pieces of JSON, of which some end in the midst of things.
+    fn pieces() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            4 => Just("{".to_string()),
+            4 => Just("}".to_string()),
+            2 => Just("[".to_string()),
+            2 => Just("]".to_string()),
+            3 => "\"[a-z{}\\[\\]:, ]{0,80}\"",
+            3 => "\"([a-z}]|\\\\\\\\|\\\\\"){0,20}\"",
+            1 => Just("\"".to_string()),
+            1 => Just("\\".to_string()),
+            3 => "[a-z0-9:, ]{0,70}",
+        ];
+        prop::collection::vec(piece, 0..40).prop_map(|pieces| format!("{{{}", pieces.concat()))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+        #[test]
+        fn objects_are_stepped_over_as_byte_by_byte(text in pieces(), close in any::<bool>()) {
+            let text = if close { text + &"}".repeat(50) } else { text };
+            let mut scanner = Scanner::new(text.as_bytes());
+            let found = scanner.value().map(|_| scanner.at);
+            prop_assert_eq!(found.ok(), end_of_nested(text.as_bytes()), "{}", text);
+        }
+    }
+
+    #[test]
+    fn nesting_has_a_limit() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        assert!(Scanner::new(nested(128).as_bytes()).value().is_ok());
+        assert!(Scanner::new(nested(129).as_bytes()).value().is_err());
+    }
 }

@@ -215,6 +215,7 @@ impl Manager {
             view.publish(job.run, published);
         }
         job.created = true;
+        job.damaged_at = None;
         if let Some(told) = job.published.take() {
             let _ = told.send(Ok(()));
         }

@@ -152,6 +152,8 @@ pub(super) struct CheckpointWaiter {
     barrier: BarrierNumber,
     jobs: BTreeSet<ObjectId>,
     tables: bool,
+    /// The jobs whose checkpoint has to be at one barrier with that of the stored tables: until both are complete, neither begins while the other is under way.
+    together: BTreeSet<ObjectId>,
     /// The first thing that went wrong. It is told when all others are done.
     error: Option<Error>,
     done: oneshot::Sender<Result<()>>,
@@ -161,6 +163,11 @@ impl Manager {
     /// When a checkpoint of `group` can begin: `None` where nothing asks for one, or where it can't begin at all yet.
     pub(super) fn checkpoint_due(&self, group: &BTreeSet<ObjectId>, settings: &Settings) -> Option<Instant> {
         let next = self.context.numbers.peek();
+        // Where the stored tables take too long, the group does without them: whoever waits for both has been told.
+        let tables = self.tables_under_way.as_ref().is_some_and(|tables| !tables.late);
+        if tables && self.waiters.iter().any(|waiter| !waiter.together.is_disjoint(group)) {
+            return None;
+        }
         let mut together: Option<Schedule> = None;
         let mut wanted = false;
         for job in group.iter().filter_map(|id| self.jobs.get(id)) {
@@ -181,6 +188,10 @@ impl Manager {
         if self.tables_under_way.is_some() {
             return None;
         }
+        let mut together = self.waiters.iter().flat_map(|waiter| &waiter.together).filter_map(|id| self.jobs.get(id));
+        if together.any(|job| job.checkpointing.is_some()) {
+            return None;
+        }
         if self.tables_wanted.is_some() {
             Some(self.tables_schedule.wanted(self.last_barrier_at))
         } else {
@@ -188,23 +199,33 @@ impl Manager {
         }
     }
 
-    /// Who asked for a checkpoint waits for one at `barrier` or later of everything that is live there.
+    /// Who asked for a checkpoint waits for one at `barrier` or later. Of one group: for one of what is live of it and of the stored tables together. Of
+    /// everything: of what is live, and also of the jobs that are on their way there, those that were made a moment ago, are being restored, or begin again
+    /// after a failure. Not waited for are jobs whose CREATE has not been answered, and, at a shutdown, those that are not live: what they begin with is there
+    /// without them.
     pub(super) fn take_on_waiters(&mut self, barrier: BarrierNumber) {
         if self.want_checkpoint.is_empty() {
             return;
         }
         self.tables_wanted = Some(barrier);
+        let stops = self.shutdown.is_some();
         for (of, done) in std::mem::take(&mut self.want_checkpoint) {
             let group = of.map(|id| self.group_of(id));
-            let mut live = BTreeSet::new();
-            for (id, job) in self.jobs.iter_mut().filter(|(_, job)| job.is_live(barrier)) {
-                if group.as_ref().is_none_or(|group| group.contains(id)) {
+            let mut jobs = BTreeSet::new();
+            for (id, job) in &mut self.jobs {
+                let is_wanted = match &group {
+                    Some(group) => group.contains(id) && job.is_live(barrier),
+                    None => job.is_live(barrier) || (job.is_on_its_way() && !stops),
+                };
+                if is_wanted {
                     job.wanted = Some(barrier);
-                    live.insert(*id);
+                    jobs.insert(*id);
                 }
             }
-            self.waiters.push(CheckpointWaiter { barrier, jobs: live, tables: true, error: None, done });
+            let together = if of.is_some() { jobs.clone() } else { BTreeSet::new() };
+            self.waiters.push(CheckpointWaiter { barrier, jobs, tables: true, together, error: None, done });
         }
+        self.answer_waiters();
     }
 
     /// Begins the checkpoints of `groups`, and of the stored tables where `tables` says so, at `barrier`.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use weir_catalog::{Error, ObjectId, Result};
+use weir_catalog::{Error, ObjectId, Result, SqlState};
 
 use super::{Event, Manager};
 use crate::job::status::JobState;
@@ -28,6 +28,19 @@ fn kind_of(message: &str) -> String {
 impl Manager {
     /// A job failed: its group is restarted from its last checkpoint, or, after too many failures for the same reason, the job is stopped.
     pub(super) fn fail(&mut self, id: ObjectId, error: Error) {
+        self.fail_and(id, error, false);
+    }
+
+    /// A job failed, and would fail again however often it were restarted: it is stopped, and its group restarted without it.
+    pub(super) fn fail_for_good(&mut self, id: ObjectId, error: Error) {
+        if self.jobs.get(&id).is_some_and(|job| job.state == JobState::Restarting) {
+            self.stop_with(id, error);
+        } else {
+            self.fail_and(id, error, true);
+        }
+    }
+
+    fn fail_and(&mut self, id: ObjectId, error: Error, for_good: bool) {
         let (attempts, delay) = {
             let settings = self.context.settings.read();
             (settings.restart_attempts, settings.restart_delay)
@@ -36,9 +49,13 @@ impl Manager {
         for member in &group {
             self.remember_seen(*member);
         }
+        let newest = self.manifest.barrier;
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if matches!(job.state, JobState::Failed | JobState::Restarting) {
             return;
+        }
+        if *error.code() == SqlState::DATA_CORRUPTED && job.restoring.is_some() {
+            job.damaged_at.get_or_insert(newest);
         }
         tracing::warn!(job = %job.job.name, %error, "a job failed");
         let same =
@@ -50,7 +67,7 @@ impl Manager {
         job.last_error = Some(error.clone());
         let failures = job.failures;
         // A job that never published is not worth another try: whoever creates it learns at once.
-        let stop = failures >= attempts || !job.created;
+        let stop = for_good || failures >= attempts || !job.created;
         if stop {
             self.stop_with(id, error.clone());
             // What it remembers is of no use to a later start, which rebuilds it from the rows; that is no way for a job that keeps its place.
@@ -65,7 +82,7 @@ impl Manager {
         for member in group {
             self.checkpoint_lost(member, &error);
             let Some(job) = self.jobs.get_mut(&member) else { continue };
-            if job.state == JobState::Failed {
+            if job.state == JobState::Failed || job.held {
                 continue;
             }
             job.stop_tasks();
@@ -110,8 +127,22 @@ impl Manager {
             for waiter in job.finished_waiters.drain(..) {
                 let _ = waiter.send(Err(error.clone()));
             }
+            let name = job.job.name.clone();
+            let damaged = job.restoring.as_ref().filter(|_| job.damaged_at.is_some()).map(|checkpoint| checkpoint.barrier);
+            let older = damaged.map_or_else(Vec::new, |damaged| self.retained_before(member, damaged));
+            let hint = if older.is_empty() {
+                format!("Remove the cause, then ALTER JOB {name} RESUME.")
+            } else {
+                let older = older.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                format!("RECOVER JOB {name} FROM CHECKPOINT goes on from an older one; there are: {older}.")
+            };
+            if let Some(job) = self.jobs.get_mut(&member)
+                && damaged.is_some()
+            {
+                job.last_error = Some(error.clone().with_hint(hint.clone()));
+            }
             if let Some(view) = self.context.views.read().get(&member) {
-                view.fail(error.clone().with_hint(format!("Remove the cause, then ALTER JOB {} RESUME.", job.job.name)));
+                view.fail(error.clone().with_hint(hint));
             }
         }
         self.groups.stale = true;
@@ -120,7 +151,7 @@ impl Manager {
 
     /// Notes how far the connectors of a job had been read at the newest barrier that it, or a view that reads it, has shown. A run that has shown nothing
     /// leaves what is known from before.
-    fn remember_seen(&mut self, id: ObjectId) {
+    pub(super) fn remember_seen(&mut self, id: ObjectId) {
         if let Some(view) = self.context.views.read().get(&id) {
             view.keep_tables(&self.context.tables);
         }
@@ -142,7 +173,7 @@ impl Manager {
 
     pub(super) fn resume(&mut self, id: ObjectId, done: oneshot::Sender<Result<()>>) {
         let result = match self.jobs.get(&id) {
-            None => Err(Error::internal("the job does not run")),
+            None => Err(super::not_running()),
             Some(job) if job.state != JobState::Failed => Err(Error::new(
                 weir_catalog::SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!("job \"{}\" is not stopped", job.job.name),
@@ -163,6 +194,10 @@ impl Manager {
             let _ = done.send(Err(error));
             return;
         }
+        if self.jobs.get(&id).is_some_and(|job| job.lost) {
+            self.resume_after_commit(id, done);
+            return;
+        }
         // A job that keeps its place goes on from the checkpoint. All others are rebuilt from the present rows.
         let readers: Vec<ObjectId> = self.with_readers(id).into_iter().collect();
         let mut order: Vec<ObjectId> = Vec::with_capacity(readers.len());
@@ -170,7 +205,7 @@ impl Manager {
             let waits_for =
                 |input: &ObjectId| !order.contains(input) && self.jobs.get(input).is_none_or(|other| other.state == JobState::Failed);
             // A reader that another stopped view keeps from beginning stays stopped, and so does what reads it.
-            if member == id || !self.jobs.get(&member).is_some_and(|job| job.upstream.iter().any(waits_for)) {
+            if member == id || !self.jobs.get(&member).is_some_and(|job| job.held || job.upstream.iter().any(waits_for)) {
                 order.push(member);
             }
         }

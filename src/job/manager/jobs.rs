@@ -87,6 +87,16 @@ pub(super) struct RunningJob {
     /// A checkpoint at this barrier or a later one is waited for.
     pub(super) wanted: Option<BarrierNumber>,
     pub(super) schedule: Schedule,
+    /// Somebody has stopped it at a checkpoint and is about to drop it: until it is released, nothing starts it.
+    pub(super) held: bool,
+    /// Its checkpoint could not be restored: those up to this one that have it are kept until it runs again.
+    pub(super) damaged_at: Option<BarrierNumber>,
+    /// Its sink's store has lost what its checkpoint lists: see [`super::lost`].
+    pub(super) lost: bool,
+    /// Told whether the commit that is tried once more for that has succeeded.
+    pub(super) resuming: Option<oneshot::Sender<Result<()>>>,
+    /// Whether every retained checkpoint had it once since the start of the process: what it began with is needed no more.
+    pub(super) has_begun: bool,
 }
 
 /// A barrier that a job was given.
@@ -128,6 +138,11 @@ impl RunningJob {
         self.state == JobState::Running && number >= self.live_from.load(Ordering::SeqCst)
     }
 
+    /// Whether it exists for whoever made it, who waits for it no more, and will be live unless it fails first.
+    pub(super) fn is_on_its_way(&self) -> bool {
+        self.is_active() && !self.held && self.published.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
     /// Ends all its subtasks, wherever they are, and what is known of this run.
     pub(super) fn stop_tasks(&mut self) {
         for task in self.tasks.drain(..) {
@@ -147,15 +162,24 @@ impl RunningJob {
 }
 
 impl Manager {
-    pub(super) fn add(&mut self, job: Arc<Job>, graph: Arc<StreamGraph>, published: Option<oneshot::Sender<Result<()>>>) {
+    /// How many subtasks a job has that is there at a start: what it was made with, unless the start was told otherwise.
+    pub(super) fn parallelism_at_start(&self, job: &Job) -> usize {
+        let settings = self.context.settings.read();
+        if settings.parallelism_given { settings.parallelism } else { job.parallelism }
+    }
+
+    pub(super) fn add(
+        &mut self,
+        job: Arc<Job>,
+        graph: Arc<StreamGraph>,
+        parallelism: usize,
+        published: Option<oneshot::Sender<Result<()>>>,
+    ) {
         let upstream = graph.nodes.iter().filter_map(|node| match node.op {
             weir_sql::graph::NodeOp::ViewScan { view, .. } => Some(view),
             _ => None,
         });
         let upstream: BTreeSet<ObjectId> = upstream.collect();
-        let settings = self.context.settings.read();
-        let parallelism = if settings.parallelism_given { settings.parallelism } else { job.parallelism };
-        drop(settings);
         if let JobKind::MaterializedView { key, .. } = &job.kind {
             // A job that can't be planned has no graph; its view is there all the same, and tells why it can't be read.
             let (schema, key) = match graph.nodes.last() {
@@ -213,6 +237,11 @@ impl Manager {
                 checkpointing: None,
                 wanted: None,
                 schedule: Schedule::new(self.last_tick),
+                held: false,
+                damaged_at: None,
+                lost: false,
+                resuming: None,
+                has_begun: false,
             },
         );
         self.groups.stale = true;
@@ -315,13 +344,20 @@ impl Manager {
         tasks.iter().for_each(JoinHandle::abort);
         job.stop_tasks();
         self.groups.stale = true;
-        if let Some(published) = job.published.take() {
-            let _ = published.send(Err(Error::new(weir_catalog::SqlState::UNDEFINED_TABLE, format!("{} was dropped", job.job.name))));
+        for told in job.published.take().into_iter().chain(job.resuming.take()) {
+            let _ = told.send(Err(Error::new(weir_catalog::SqlState::UNDEFINED_TABLE, format!("{} was dropped", job.job.name))));
         }
         for waiter in job.finished_waiters.drain(..) {
             let _ = waiter.send(Ok(()));
         }
-        self.context.views.write().remove(&id);
+        let view = self.context.views.write().remove(&id);
+        if let Some(view) = view {
+            // Whoever waits for it to publish waits no more.
+            view.fail(Error::new(
+                weir_catalog::SqlState::UNDEFINED_TABLE,
+                format!("{} \"{}\" was dropped", weir_catalog::Object::Job(job.job.as_ref().clone()).kind(), view.name()),
+            ));
+        }
         if self.manifest.jobs.remove(&id).is_some() {
             self.manifest_dirty = true;
         }

@@ -11,10 +11,12 @@ use std::collections::{BTreeSet, VecDeque};
 use weir_catalog::{Error, ObjectId, Result, SqlState};
 
 use super::checkpoints::Completed;
-use super::{Event, Manager, PinnedCheckpoint, RETRY_PAUSE};
-use crate::checkpoint::{JobCheckpoint, Manifest};
-use crate::job::status::JobState;
+use super::{Event, Hold, Manager, PinnedCheckpoint, RETRY_PAUSE};
+use crate::checkpoint::{JobCheckpoint, Manifest, Pin};
+use crate::job::savepoints::remove_origin;
+use crate::job::status::{JobState, RetainedCheckpoint};
 use crate::seams::faults::{self, Fault};
+use crate::sinks::commit::CommitFailure;
 use crate::stream::BarrierNumber;
 
 impl Manager {
@@ -74,6 +76,17 @@ impl Manager {
         self.write_manifest_if_due();
     }
 
+    /// The jobs for which what was made for them to begin with is needed no more, each once: they are in every checkpoint that is retained, so that no start
+    /// has them begin again.
+    fn take_begun(&mut self) -> Vec<ObjectId> {
+        let retained = &self.retained;
+        let begun = self.jobs.iter_mut().filter_map(|(id, job)| {
+            let has_begun = job.job.origin.is_some() && retained.iter().all(|manifest| manifest.jobs.contains_key(id));
+            (has_begun && !std::mem::replace(&mut job.has_begun, true)).then_some(*id)
+        });
+        begun.collect()
+    }
+
     /// Has the sinks of the checkpoints that `manifest`, which is durable, holds commit. Who waits for one of `completing` waits for that too.
     fn commit(&self, completing: Vec<Completed>, manifest: &Manifest) {
         let mut told = BTreeSet::new();
@@ -88,7 +101,8 @@ impl Manager {
         let is_left = |id: &ObjectId, checkpoint: &JobCheckpoint| {
             let is_owed = checkpoint.commits().next().is_some() && committer.through(*id) < checkpoint.barrier;
             let ends = checkpoint.finished && self.jobs.get(id).is_some_and(|job| job.state != JobState::Finished);
-            (is_owed || ends) && !told.contains(id) && !self.uncommitted.contains(id)
+            let is_lost = self.jobs.get(id).is_some_and(|job| job.lost);
+            (is_owed || ends) && !is_lost && !told.contains(id) && !self.uncommitted.contains(id)
         };
         let left: Vec<(ObjectId, JobCheckpoint)> =
             manifest.jobs.iter().filter(|(id, checkpoint)| is_left(id, checkpoint)).filter_map(|(id, _)| of(id)).collect();
@@ -106,7 +120,7 @@ impl Manager {
             for (id, checkpoint) in checkpoints {
                 match committer.commit(id, &checkpoint) {
                     Ok(()) => committed.push((id, checkpoint.finished)),
-                    Err(error) => failed.push((id, error)),
+                    Err(failure) => failed.push((id, failure)),
                 }
             }
             let _ = sender.send(Event::SinksCommitted { completed, committed, failed });
@@ -118,24 +132,33 @@ impl Manager {
         }
     }
 
-    /// The sinks of a checkpoint have committed, but for those that `failed`: they try again later.
+    /// The sinks of a checkpoint have committed, but for those that `failed`: they try again later, unless something is lost.
     pub(super) fn sinks_committed(
         &mut self,
         completed: Option<&Completed>,
         committed: Vec<(ObjectId, bool)>,
-        failed: Vec<(ObjectId, Error)>,
+        failed: Vec<(ObjectId, CommitFailure)>,
     ) {
+        let explained = failed.into_iter().map(|(id, failure)| {
+            let is_lost = !failure.lost.is_empty();
+            (id, if is_lost { self.explain_loss(id, failure) } else { failure.error }, is_lost)
+        });
+        let failed: Vec<(ObjectId, Error, bool)> = explained.collect();
         if let Some(completed) = completed {
-            self.end_checkpoint(completed, failed.first().map(|(_, error)| error));
+            self.end_checkpoint(completed, failed.first().map(|(_, error, _)| error));
         }
         for (id, finished) in committed {
             self.uncommitted.remove(&id);
+            self.found_again(id, finished);
             if finished {
                 self.finish(id);
             }
         }
-        for (id, error) in failed {
+        for (id, error, is_lost) in failed {
             tracing::warn!(job = id, %error, "a sink could not commit a complete checkpoint");
+            if self.is_still_lost(id, &error) || is_lost && self.lose(id, error) {
+                continue;
+            }
             if self.uncommitted.insert(id) {
                 let sender = self.sender.clone();
                 self.context.spawner.spawn(async move {
@@ -148,10 +171,11 @@ impl Manager {
 
     /// The newest durable checkpoint of `id` and of what it reads. Errors with `55000` where there is none.
     pub(super) fn pin(&self, id: ObjectId) -> Result<PinnedCheckpoint> {
-        let job = self.jobs.get(&id).ok_or_else(|| Error::internal("the job does not run"))?;
+        let job = self.jobs.get(&id).ok_or_else(super::not_running)?;
         let none = |why: &str| {
             Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, format!("job \"{}\" has no checkpoint", job.job.name))
                 .with_detail(why.to_string())
+                .with_hint("Try again when it runs: SHOW JOBS tells its state.")
         };
         if job.state == JobState::Failed {
             return Err(Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, format!("job \"{}\" is stopped", job.job.name))
@@ -176,23 +200,78 @@ impl Manager {
             inputs,
             tables: manifest.tables.clone(),
             pin,
+            hold: None,
         })
     }
 
+    /// The checkpoints that can be gone back to, oldest first.
+    pub(super) fn retained_barriers(&self) -> Vec<BarrierNumber> {
+        let mut barriers: Vec<BarrierNumber> = self.retained.iter().map(|manifest| manifest.barrier).collect();
+        barriers.dedup();
+        barriers
+    }
+
+    /// The retained manifest of the checkpoint `barrier`. Of several the last counts.
+    pub(super) fn retained_manifest(&self, barrier: BarrierNumber) -> Option<&Manifest> {
+        self.retained.iter().rev().find(|manifest| manifest.barrier == barrier)
+    }
+
+    /// What there is to say of a retained checkpoint.
+    pub(super) fn retained_status(&self, barrier: BarrierNumber) -> Option<RetainedCheckpoint> {
+        let manifest = self.retained_manifest(barrier)?;
+        let time_us = manifest.jobs.values().filter(|job| job.barrier == barrier).map(|job| job.time_us).max();
+        let names = manifest.jobs.keys().filter_map(|id| self.jobs.get(id)).map(|job| job.job.name.clone()).collect();
+        Some(RetainedCheckpoint { checkpoint: barrier, time_us, jobs: names })
+    }
+
+    /// The retained checkpoints that have the job `id`.
+    pub(super) fn retained_of(&self, id: ObjectId) -> Vec<BarrierNumber> {
+        let has_job = |barrier: &BarrierNumber| self.retained_manifest(*barrier).is_some_and(|manifest| manifest.jobs.contains_key(&id));
+        self.retained_barriers().into_iter().filter(has_job).collect()
+    }
+
+    /// The retained checkpoints that have the job `id` as of a barrier before `barrier`.
+    pub(super) fn retained_before(&self, id: ObjectId, barrier: BarrierNumber) -> Vec<BarrierNumber> {
+        let is_older = |number: &BarrierNumber| {
+            let job = self.retained_manifest(*number).and_then(|manifest| manifest.jobs.get(&id));
+            job.is_some_and(|job| job.barrier < barrier)
+        };
+        self.retained_of(id).into_iter().filter(is_older).collect()
+    }
+
+    /// What the retained checkpoint `barrier` has of `id`. Errors with `42704` where there is none, or it has nothing of the job.
+    pub(super) fn pin_retained(&self, id: ObjectId, barrier: BarrierNumber) -> Result<(JobCheckpoint, Pin)> {
+        let found = self.retained_manifest(barrier).and_then(|manifest| manifest.jobs.get(&id));
+        let checkpoint = found.cloned().ok_or_else(|| {
+            let name = self.jobs.get(&id).map_or("", |job| job.job.name.as_str());
+            let there: Vec<String> = self.retained_of(id).iter().map(ToString::to_string).collect();
+            let detail = if there.is_empty() { "There is none of it.".to_string() } else { format!("There are: {}.", there.join(", ")) };
+            Error::new(SqlState::UNDEFINED_OBJECT, format!("there is no checkpoint {barrier} of job \"{name}\"")).with_detail(detail)
+        })?;
+        let operators = checkpoint.operators.values();
+        let files = operators.flat_map(|operator| operator.parts.iter().flat_map(|part| &part.files).chain(&operator.closed_splits));
+        let pin = self.context.build.store.pin(files);
+        Ok((checkpoint, pin))
+    }
+
     /// As [`Manager::pin`], of a job whose subtasks end at once: nothing that it does after this checkpoint is shown or written. `None` where a newer one is
-    /// under way, or a sink has not committed this one.
+    /// under way, or a sink has not committed this one. A job that has finished stays where it is.
     pub(super) fn stop_at_checkpoint(&mut self, id: ObjectId) -> Result<Option<PinnedCheckpoint>> {
-        let pinned = self.pin(id)?;
+        let mut pinned = self.pin(id)?;
         let newest = self.manifest.jobs.get(&id).is_some_and(|checkpoint| checkpoint.barrier == pinned.checkpoint.barrier);
         let committed =
             pinned.checkpoint.commits().next().is_none() || self.context.build.committer.through(id) >= pinned.checkpoint.barrier;
         let Some(job) = self.jobs.get_mut(&id) else { return Ok(None) };
-        if !newest || !committed || job.checkpointing.is_some() || job.state != JobState::Running {
+        if !newest || !committed || job.checkpointing.is_some() || !matches!(job.state, JobState::Running | JobState::Finished) {
             return Ok(None);
         }
         job.stop_tasks();
-        job.state = JobState::Restarting;
+        if job.state == JobState::Running {
+            job.state = JobState::Restarting;
+        }
+        job.held = true;
         self.groups.stale = true;
+        pinned.hold = Some(Hold { job: id, sender: self.sender.clone() });
         Ok(Some(pinned))
     }
 
@@ -210,13 +289,18 @@ impl Manager {
         let mut barriers: Vec<BarrierNumber> = self.retained.iter().map(|manifest| manifest.barrier).collect();
         barriers.dedup();
         let oldest = barriers.get(barriers.len().saturating_sub(keep)).copied().unwrap_or(0);
+        // Somebody may want to go back to one where a newer one could not be restored.
+        let is_wanted = |manifest: &Manifest| {
+            let mut damaged = self.jobs.iter().filter_map(|(id, job)| Some((id, job.damaged_at?)));
+            damaged.any(|(id, damaged_at)| manifest.barrier <= damaged_at && manifest.jobs.contains_key(id))
+        };
         let mut dropped = Vec::new();
         let newest = self.retained.back().map_or(0, |manifest| manifest.number);
         let mut kept: VecDeque<Manifest> = VecDeque::new();
         for (at, manifest) in self.retained.iter().enumerate() {
             // Of several manifests of one checkpoint only the last counts.
             let superseded = self.retained.get(at + 1).is_some_and(|next| next.barrier == manifest.barrier);
-            if manifest.number != newest && (superseded || manifest.barrier < oldest) {
+            if manifest.number != newest && (superseded || manifest.barrier < oldest) && !is_wanted(manifest) {
                 dropped.push(manifest.number);
             } else {
                 kept.push_back(manifest.clone());
@@ -226,8 +310,8 @@ impl Manager {
         dropped
     }
 
-    /// Removes the manifests `dropped`, then the files and the part of the log that only they needed: in this order, so that whatever manifest is found
-    /// after a crash can be started from.
+    /// Removes the manifests `dropped`, then the files, the savepoints and the part of the log that only they needed: in this order, so that whatever manifest
+    /// is found after a crash can be started from.
     fn remove_unneeded(&mut self, dropped: Vec<u64>) {
         for number in dropped {
             self.context.build.store.abandon(number);
@@ -253,10 +337,19 @@ impl Manager {
         let next = self.context.numbers.peek();
         let retained: Vec<Manifest> = self.retained.iter().chain(std::iter::once(&self.manifest)).cloned().collect();
         let (store, log) = (self.context.build.store.clone(), self.context.log.clone());
+        let (files, dir) = (self.context.build.files.clone(), self.context.settings.read().data_dir.clone());
+        let begun = self.take_begun();
         self.context.spawner.spawn_blocking(move || {
             if let Err(error) = store.retire(&retained, &|barrier| barrier >= next || under_way.contains(&barrier)) {
                 tracing::warn!(%error, "files of old checkpoints were not removed");
-            } else if let Err(error) = log.truncate_before(needed + 1) {
+                return;
+            }
+            for job in begun {
+                if let Err(error) = remove_origin(&files, &dir, job) {
+                    tracing::warn!(job, %error, "a savepoint that is not needed any more was not removed; the next start does it");
+                }
+            }
+            if let Err(error) = log.truncate_before(needed + 1) {
                 tracing::warn!(%error, "old segments of the engine log were not removed");
             }
         });

@@ -20,12 +20,14 @@ use crate::checkpoint::JobCheckpoint;
 use crate::job::build::{self, BuiltJob, HeadPlan};
 use crate::job::difference::ViewDifference;
 use crate::job::feed::{Backfill, TableFeed};
+use crate::job::savepoint_start::SavepointStart;
 use crate::job::status::{JobState, OperatorStatus, stopped_input};
-use crate::job::upgrade::SavepointStart;
 use crate::operators::materialize::RowReader;
 use crate::runtime::exchange::OutputEdge;
 use crate::runtime::replay::{Replay, SplitHistory};
-use crate::runtime::subtask::{self, Attachment, Feed, Head, SubtaskContext, SubtaskEvent, SubtaskId, ViewBackfill, ViewProjection};
+use crate::runtime::subtask::{
+    self, Attached, Attachment, Feed, Head, SubtaskContext, SubtaskEvent, SubtaskId, ViewBackfill, ViewProjection,
+};
 use crate::stream::{Batch, CommitSeq};
 
 /// Jobs that are restored together: their subtasks begin at one moment, so that no reader misses what a view emits.
@@ -140,14 +142,17 @@ impl Manager {
         let (definition, graph, restore, parallelism, run) =
             (job.job.clone(), job.graph.clone(), job.restoring.clone(), job.parallelism, job.run);
         let context = self.context.build.clone();
-        let catalog = self.context.log.catalog();
+        let mut catalog = self.context.log.catalog();
+        if let Some(origin) = definition.origin.as_ref().filter(|origin| !origin.names.is_empty()) {
+            catalog = Arc::new(catalog.with_names(&origin.names));
+        }
         let views = self.context.views.read().clone();
         let sender = self.sender.clone();
         let keeps_its_place = self.keeps_its_place(id);
         self.context.spawner.spawn_blocking(move || {
             let built = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 let start = match (&definition.origin, &restore) {
-                    (Some(origin), None) => match SavepointStart::open(&context.files, origin, &graph, &catalog) {
+                    (Some(origin), None) => match SavepointStart::open(&context.places, origin, &graph, &catalog, context.engine) {
                         // A job that is rebuilt long after it began: the present rows are all that it needs.
                         Err(error) if *error.code() == SqlState::UNDEFINED_OBJECT && !keeps_its_place => None,
                         opened => Some(opened?),
@@ -236,20 +241,18 @@ impl Manager {
                             .attachments
                             .get(subtask.subtask)
                             .ok_or_else(|| Error::internal("a view that is read has fewer subtasks than its reader"))?;
-                        let (attached, told) = oneshot::channel();
+                        let (reader, attached) = oneshot::channel();
                         attachments.lock().push(Attachment {
                             // A restored reader stands at the same barrier as the view: it is there before the view's first row.
                             barrier: if restored.is_some() { 0 } else { attach_barrier },
                             edge: OutputEdge::detachable(sender),
-                            attached: Some(attached),
+                            attached: restored.is_none().then_some(Attached { versions, reader }),
                         });
                         let layout = handle.layout.clone();
                         let columns = projection.clone();
                         let backfill = restored.is_none().then(|| ViewBackfill {
-                            attached: told,
-                            open: Box::new(move |barrier| {
-                                let snapshot =
-                                    versions.open(barrier).ok_or_else(|| Error::internal("the version that a reader joins at is gone"))?;
+                            attached,
+                            open: Box::new(move |snapshot| {
                                 Ok(match since {
                                     Some(saved) => Box::new(ViewDifference::new(&saved, layout, snapshot, columns)) as Box<dyn Feed>,
                                     None => Box::new(ViewFeed { rows: RowReader::new(layout, snapshot), projection: columns }),

@@ -25,6 +25,8 @@ use crate::stream::key_group::key_hash;
 /// How often each value occurs, by group.
 #[derive(Debug)]
 pub struct CountMap {
+    /// What the state is called.
+    name: String,
     tag: u8,
     groups: Groups,
     counts: Counts,
@@ -90,9 +92,10 @@ pub struct GroupedRows<'a> {
 }
 
 impl CountMap {
-    /// A map under `tag` of values of `data_type`; `greatest_first` for MAX.
-    pub fn new(tag: u8, data_type: &DataType, greatest_first: bool) -> Result<CountMap> {
+    /// A map under `tag` of values of `data_type`, called `name`; `greatest_first` for MAX.
+    pub fn new(name: impl Into<String>, tag: u8, data_type: &DataType, greatest_first: bool) -> Result<CountMap> {
         Ok(CountMap {
+            name: name.into(),
             tag,
             groups: Groups::new(tag, &[DataType::Int64])?,
             counts: Counts::default(),
@@ -111,9 +114,8 @@ impl CountMap {
     /// What it keeps, under keys of these columns, the last of which is the value's.
     pub fn descriptor<'a>(&self, key: impl IntoIterator<Item = &'a Field>) -> StateDescriptor {
         let key: Vec<&Field> = key.into_iter().collect();
-        let name = key.last().map_or_else(String::new, |value| format!("counts of {}", value.name()));
         let count = Field::new("count", DataType::Int64, false);
-        let mut descriptor = StateDescriptor::new(name, self.tag, key, [&count]);
+        let mut descriptor = StateDescriptor::new(self.name.clone(), self.tag, key, [&count]);
         descriptor.greatest_first = self.inverted;
         descriptor
     }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::buffer::BooleanBuffer;
-use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
+use arrow::datatypes::{DataType, Int64Type, SchemaRef};
 use weir_catalog::{Error, Result, RowKind};
 
 use self::columns::{Accumulator, Accumulators, Rows, Selection, Source};
@@ -457,14 +457,7 @@ impl Operator for Aggregate {
 
 impl Stateful for Aggregate {
     fn states(&self) -> Vec<StateDescriptor> {
-        let key: Vec<&Field> = self.spec.input.fields()[..self.spec.group_columns].iter().map(AsRef::as_ref).collect();
-        let groups = StateDescriptor::new("groups", GROUPS_TAG, key.iter().copied(), self.state_schema.fields().iter().map(AsRef::as_ref));
-        let maps = self.maps.iter().map(|(map, input)| {
-            // A map's input has an argument: the column whose values it counts.
-            let argument = self.inputs[*input].argument.map(|column| self.spec.input.field(column));
-            map.descriptor(key.iter().copied().chain(argument))
-        });
-        std::iter::once(groups).chain(maps).collect()
+        plan::states(&self.spec, &self.state_schema, &self.maps, &self.inputs)
     }
 
     fn backend_mut(&mut self) -> &mut dyn StateBackend {

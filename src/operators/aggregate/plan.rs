@@ -12,6 +12,7 @@ use weir_sql::graph::{AggregateCall, AggregateFunction};
 use super::columns::{Accumulator, Accumulators, Pair};
 use super::count_map::CountMap;
 use super::extremes::Extreme;
+use crate::state::StateDescriptor;
 use crate::state::descriptor::StateTexts;
 
 /// What an [`Aggregate`](super::Aggregate) is to do.
@@ -102,6 +103,12 @@ impl AggregateSpec {
         Ok(Plan::new(self)?.state_schema)
     }
 
+    /// What the state looks like: the groups, then the maps.
+    pub fn states(&self) -> Result<Vec<StateDescriptor>> {
+        let Plan { state_schema, maps, inputs, .. } = Plan::new(self)?;
+        Ok(states(self, &state_schema, &maps, &inputs))
+    }
+
     /// What each part of the state holds, where the input's columns are computed as `texts` say.
     pub fn state_texts(&self, texts: &[String]) -> Result<StateTexts> {
         let plan = Plan::new(self)?;
@@ -114,6 +121,18 @@ impl Plan {
     pub fn new(spec: &AggregateSpec) -> Result<Plan> {
         Builder::planned(spec).and_then(|(builder, results)| builder.finish(results))
     }
+}
+
+/// What the state of `spec` looks like.
+pub(super) fn states(spec: &AggregateSpec, state_schema: &Schema, maps: &[(CountMap, usize)], inputs: &[Input]) -> Vec<StateDescriptor> {
+    let key: Vec<&Field> = spec.input.fields()[..spec.group_columns].iter().map(AsRef::as_ref).collect();
+    let groups = StateDescriptor::new("groups", GROUPS_TAG, key.iter().copied(), state_schema.fields().iter().map(AsRef::as_ref));
+    let maps = maps.iter().map(|(map, input)| {
+        // A map's input has an argument: the column whose values it counts.
+        let argument = inputs[*input].argument.map(|column| spec.input.field(column));
+        map.descriptor(key.iter().copied().chain(argument))
+    });
+    std::iter::once(groups).chain(maps).collect()
 }
 
 impl<'a> Builder<'a> {
@@ -252,6 +271,35 @@ impl Builder<'_> {
         format!("counts of {}{filter}{order}", argument.map_or("*", column))
     }
 
+    /// What each map is called: after its values and the rows that count, and, where that is not enough, after what its order is for.
+    fn map_names(&self) -> Vec<String> {
+        let name = |map: &Map| {
+            let Input { argument, filter } = self.inputs[map.input];
+            let column = |column: usize| self.spec.input.field(column).name();
+            let filter = filter.map(|filter| format!(" where {}", column(filter))).unwrap_or_default();
+            format!("counts of {}{filter}", argument.map_or("", |argument| column(argument)))
+        };
+        let plain: Vec<String> = self.maps.iter().map(name).collect();
+        let mut names: Vec<String> = Vec::new();
+        for (map, name) in self.maps.iter().zip(&plain) {
+            let is_shared = plain.iter().filter(|other| *other == name).count() > 1;
+            let order = match map.order {
+                MapOrder::Ascending if is_shared => ", least first",
+                MapOrder::Descending if is_shared => ", greatest first",
+                _ => "",
+            };
+            let mut unique = format!("{name}{order}");
+            // Columns of an input can be called alike.
+            let mut number = 2;
+            while names.contains(&unique) {
+                unique = format!("{name}{order} {number}");
+                number += 1;
+            }
+            names.push(unique);
+        }
+        names
+    }
+
     /// As [`AggregateSpec::state_texts`]; `schema` is the state's.
     fn state_texts(&self, schema: &Schema, accumulators: &Accumulators, texts: &[String]) -> StateTexts {
         let mut names = schema.fields().iter().map(|field| field.name().clone());
@@ -288,12 +336,13 @@ impl Builder<'_> {
         let maps = self
             .maps
             .iter()
+            .zip(self.map_names())
             .enumerate()
-            .map(|(i, map)| {
+            .map(|(i, (map, name))| {
                 let tag = u8::try_from(i + 1 + GROUPS_TAG as usize)
                     .map_err(|_| Error::unsupported("more than 255 DISTINCT, MIN or MAX calls in one query block"))?;
                 let map_input = self.inputs[map.input];
-                Ok((CountMap::new(tag, self.argument_type(map_input)?, map.order == MapOrder::Descending)?, map.input))
+                Ok((CountMap::new(name, tag, self.argument_type(map_input)?, map.order == MapOrder::Descending)?, map.input))
             })
             .collect::<Result<Vec<_>>>()?;
         let state_schema = Arc::new(Schema::new(fields));

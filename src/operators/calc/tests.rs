@@ -1,6 +1,8 @@
 use arrow::array::{Int32Array, Int64Array, StringArray};
 use arrow::datatypes::Field;
-use datafusion::logical_expr::{cast, col, lit};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, cast, col, lit, when};
 use weir_catalog::{RowKind, SqlState};
 
 use super::*;
@@ -88,6 +90,95 @@ fn the_first_row_that_fails_is_named() {
     let error = run(&mut calc, batch(&rows)).unwrap_err();
     assert_eq!(error.context(), Some("filter: 10 / v > 3"));
     assert_eq!(error.detail(), Some("The row is (v=0, id=8, name=b)."));
+}
+
+/// The identity on INT, which counts the rows that it is evaluated on.
+#[derive(Debug)]
+struct Counted {
+    signature: Signature,
+    rows: Arc<AtomicUsize>,
+}
+
+impl PartialEq for Counted {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.rows, &other.rows)
+    }
+}
+
+impl Eq for Counted {}
+
+impl std::hash::Hash for Counted {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.signature.hash(state);
+    }
+}
+
+impl ScalarUDFImpl for Counted {
+    fn name(&self) -> &str {
+        "counted"
+    }
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+    fn return_type(&self, _: &[DataType]) -> Result<DataType, DataFusionError> {
+        Ok(DataType::Int32)
+    }
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue, DataFusionError> {
+        self.rows.fetch_add(args.number_rows, Ordering::Relaxed);
+        Ok(args.args[0].clone())
+    }
+}
+
+/// `counted(v)`, and how many rows it was evaluated on.
+fn counted() -> (Expr, Arc<AtomicUsize>) {
+    let rows = Arc::new(AtomicUsize::new(0));
+    let function = Counted { signature: Signature::any(1, Volatility::Immutable), rows: rows.clone() };
+    (ScalarUDF::new_from_impl(function).call(vec![col("v")]), rows)
+}
+
+fn ten_rows() -> Batch {
+    batch(&(0..10).map(|v| (i64::from(v), Some(v), "a", if v % 2 == 0 { I } else { RowKind::Delete })).collect::<Vec<_>>())
+}
+
+#[test]
+fn what_is_needed_several_times_is_evaluated_once() {
+    let (v, rows) = counted();
+    let filter = v.clone().gt(lit(3)).and(v.clone().lt(lit(8)));
+    let branch = when(v.clone().eq(lit(5)), lit(-5)).otherwise(v.clone() + lit(1)).unwrap();
+    let mut calc = calc(Some(filter), vec![v.clone(), col("id"), branch], &[DataType::Int32, DataType::Int64, DataType::Int32]);
+    let out = run(&mut calc, ten_rows()).unwrap();
+    assert_eq!(rows.load(Ordering::Relaxed), 10);
+    let expected: Vec<ArrayRef> = vec![
+        Arc::new(Int32Array::from(vec![4, 5, 6, 7])),
+        Arc::new(Int64Array::from(vec![4, 5, 6, 7])),
+        Arc::new(Int32Array::from(vec![5, -5, 7, 8])),
+    ];
+    assert_eq!(out[0].rows.columns(), expected);
+    assert_eq!((0..4).map(|row| out[0].kind(row)).collect::<Vec<_>>(), [I, RowKind::Delete, I, RowKind::Delete]);
+
+    // What only the projection needs: of the rows that pass.
+    let (v, rows) = counted();
+    let mut calc = self::calc(Some(col("id").gt(lit(6i64))), vec![v.clone() + lit(1), v * lit(2)], &[DataType::Int32, DataType::Int32]);
+    let out = run(&mut calc, ten_rows()).unwrap();
+    assert_eq!(rows.load(Ordering::Relaxed), 3);
+    assert_eq!(out[0].rows.column(1).as_ref(), &Int32Array::from(vec![14, 16, 18]));
+}
+
+#[test]
+fn what_fails_is_named_as_it_was_written_also_where_it_is_shared() {
+    let division = || lit(12) / col("v");
+    let mut calc = calc(
+        Some(col("id").gt(lit(0i64))),
+        vec![col("id"), division() + lit(1), division() + lit(2)],
+        &[DataType::Int64, DataType::Int32, DataType::Int32],
+    );
+    assert!(calc.shared.is_some());
+    let rows = [(0, Some(0), "a", I), (1, Some(3), "b", I), (2, Some(0), "c", I)];
+    assert_eq!(run(&mut calc, batch(&rows[..2])).unwrap()[0].rows.column(2).as_ref(), &Int32Array::from(vec![6]));
+    let error = run(&mut calc, batch(&rows)).unwrap_err();
+    assert_eq!(*error.code(), SqlState::DIVISION_BY_ZERO);
+    assert_eq!(error.context(), Some("column \"c1\": 12 / v + 1"));
+    assert_eq!(error.detail(), Some("The row is (v=0, id=2)."));
 }
 
 #[test]

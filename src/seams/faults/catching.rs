@@ -23,8 +23,8 @@ pub struct Scenario {
     pub environment: &'static [(&'static str, &'static str)],
 }
 
-/// How long a scenario may take before it counts as one that does not end.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// How long a scenario may take before it counts as one that does not end: many times what it takes on a machine that has nothing else to do.
+const PATIENCE: Duration = Duration::from_secs(1800);
 /// How often the process is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How much of a test's output stands in a report, characters.

@@ -19,6 +19,9 @@ const CHECKPOINTS_AND_POWER_LOSS: Scenario = test("checkpoint::store::tests::a_m
 const TAKE_OVER: Scenario = test("checkpoint::tests::objects::who_comes_later_takes_over_and_another_engine_is_refused");
 const SINK_AND_POWER_LOSS: Scenario =
     test("sinks::file::tests::power_loss::readers_see_whole_checkpoints_after_power_loss_at_changes_of_the_disk");
+const SINK_IN_STORE: Scenario = test("sinks::file::tests::objects::objects_appear_with_their_checkpoint_and_only_then");
+
+const RECENT_RUNS: Scenario = test("state::tests::rocks_with_recent_runs_is_like_a_map");
 
 crate::caught_faults! {
     a_skipped_fsync_of_the_log: LogFsyncSkipped, by LOG_AND_POWER_LOSS, saying [", change "];
@@ -28,10 +31,15 @@ crate::caught_faults! {
     a_barrier_number_used_again: BarrierNumberReused, by BARRIER_NUMBERS, saying [" after "];
     a_dirty_key_lost_at_eviction: DirtyKeyLostAtEviction, by EVICTION, saying ["`left == right`", "count >= 0"];
     a_written_key_missing_in_the_filter: WrittenKeyMissingInFilter, by EVICTION, saying ["`left == right`", "count >= 0"];
+    deletions_lost_in_recent_runs: DeletionLostInRuns, by RECENT_RUNS, saying ["minimal failing input"];
+    a_recent_run_left_out_of_a_checkpoint: RecentRunLeftOut, by RECENT_RUNS, saying ["minimal failing input"];
     a_checkpoint_file_that_is_not_fsynced: CheckpointFileNotSynced, by CHECKPOINTS_AND_POWER_LOSS, saying ["is damaged"];
     a_manifest_put_whether_its_number_is_free_or_not: ManifestPutUnconditionally, by TAKE_OVER, saying ["unwrap_err"];
     a_sink_file_that_is_not_fsynced: SinkFileNotSynced, by SINK_AND_POWER_LOSS, saying ["a reader sees"];
     a_sink_that_commits_early: SinkCommitsEarly, by SINK_AND_POWER_LOSS, saying ["are durable", "a reader sees rows twice, or not all"];
+    an_upload_that_is_completed_early: UploadCompletedEarly, by SINK_IN_STORE, saying ["`left == right`"];
+    an_upload_that_is_not_listed: UploadNotListed, by SINK_IN_STORE, saying ["`left == right`"];
+    a_record_ahead_of_its_objects: UploadRecordedEarly, by SINK_IN_STORE, saying ["a record names what is there"];
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::Instant;
 use object_store::memory::InMemory;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
 
+use super::memory::MemoryStore;
 use super::*;
 
 fn throttled(wait: Duration, permits: Arc<Permits>) -> Objects {
@@ -135,4 +136,146 @@ fn objects_are_listed_copied_and_put_where_there_is_none() {
     objects.remove(&["in/a".to_string(), "none".to_string(), "in/b".to_string()]).unwrap();
     assert_eq!(listed(objects.list("").unwrap()), [("inside".to_string(), 4)]);
     assert_eq!(objects.put("a//b", Bytes::new()).unwrap_err().code().as_str(), "22023");
+}
+
+#[test]
+fn an_object_is_read_from_front_to_back_with_parts_left_out() {
+    let (_, objects) = MemoryStore::bucket();
+    let content: Vec<u8> = (0..(13 << 20) + 5usize).map(|at| (at / 997) as u8).collect();
+    objects.put("a", Bytes::from(content.clone())).unwrap();
+    let seen = Seen { key: "a".into(), bytes: content.len() as u64, tag: objects.head("a").unwrap().unwrap().tag };
+    assert!(seen.tag.is_some());
+    let mut all = Vec::new();
+    objects.reader(seen.clone()).read_to_end(&mut all).unwrap();
+    assert!(all == content);
+    // Over what is held, over what is asked for, and far away.
+    for skips in [[100, 5 << 20, 1], [9 << 20, 10, 3 << 20], [4 << 20, 4 << 20, 4 << 20], [12 << 20, 1, 1 << 30]] {
+        let mut reader = objects.reader(seen.clone());
+        let mut at = 0;
+        for skip in skips {
+            reader.skip(skip as u64);
+            at = (at + skip).min(content.len());
+            let mut buffer = vec![0; 1000.min(content.len() - at)];
+            reader.read_exact(&mut buffer).unwrap();
+            assert!(buffer == content[at..at + buffer.len()], "{skips:?}, from {at} on");
+            at += buffer.len();
+        }
+    }
+    let ranges = [3..10, 100..(9 << 20), (13 << 20)..content.len() as u64];
+    for (range, read) in ranges.iter().zip(objects.read_ranges(&seen, &ranges).unwrap()) {
+        assert!(read == content[range.start as usize..range.end as usize], "{range:?}");
+    }
+    assert_eq!(joined(&[0..10, 20..30, (1 << 20)..(2 << 20)]), [0..30, (1 << 20)..(2 << 20)]);
+}
+
+#[test]
+fn an_object_that_changes_while_it_is_read_is_named() {
+    let (_, objects) = MemoryStore::bucket();
+    let content = vec![7; 14 << 20];
+    objects.put("a", Bytes::from(content.clone())).unwrap();
+    let tag = objects.head("a").unwrap().unwrap().tag;
+    let seen = |tag: Option<u64>| Seen { key: "a".into(), bytes: content.len() as u64, tag };
+    // Where the version was not known, that of the first piece counts.
+    let mut readers = [objects.reader(seen(tag)), objects.reader(seen(None))];
+    let mut buffer = vec![0; 1 << 20];
+    readers.iter_mut().for_each(|reader| reader.read_exact(&mut buffer).unwrap());
+    objects.put("a", Bytes::from(vec![8; 14 << 20])).unwrap();
+    for mut reader in readers {
+        let error = error_of(&reader.read_to_end(&mut Vec::new()).unwrap_err()).unwrap();
+        assert_eq!((error.code().as_str(), error.message()), ("55000", "file \"s3://bucket/a\" has changed"));
+    }
+    let whole = 0..content.len() as u64;
+    assert_eq!(objects.read_ranges(&seen(tag), std::slice::from_ref(&whole)).unwrap_err().code().as_str(), "55000");
+    objects.put("a", Bytes::from_static(b"short")).unwrap();
+    let error = objects.read_ranges(&seen(None), std::slice::from_ref(&((5 << 20)..(6 << 20)))).unwrap_err();
+    assert!(error.code().as_str() == "55000" && error.detail().is_some_and(|detail| detail.contains("has 5 now")), "{error}");
+    objects.remove(&["a".to_string()]).unwrap();
+    let error = objects.read_ranges(&seen(tag), std::slice::from_ref(&whole)).unwrap_err();
+    assert!(error.code().as_str() == "58030" && error.detail().is_some_and(|detail| detail.contains("no such object")), "{error}");
+}
+
+/// Waits until `done`, which something on another thread brings about.
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn parts_are_kept_until_they_have_arrived_and_completing_twice_is_once() {
+    let (store, objects) = MemoryStore::bucket();
+    let kept = Arc::new(AtomicIsize::new(0));
+    let uploads = {
+        let kept = kept.clone();
+        Uploads::new(objects.clone(), 10, move |bytes| {
+            kept.fetch_add(bytes, Ordering::SeqCst);
+        })
+    };
+    let upload = uploads.begin("out/a").unwrap();
+    store.parts_fail.store(2, Ordering::SeqCst);
+    for part in [&b"one "[..], b"two ", b"three"] {
+        upload.push(part.to_vec()).unwrap();
+    }
+    let stored = loop {
+        match upload.wait() {
+            Ok(stored) => break stored,
+            Err(error) => assert_eq!(error.code().as_str(), "58030"),
+        }
+    };
+    assert_eq!((stored.bytes, stored.parts.len(), kept.load(Ordering::SeqCst)), (13, 3, 0));
+    assert_eq!(upload.wait().unwrap(), stored, "told again");
+    assert_eq!(objects.get("out/a").unwrap(), None, "no object before it is completed");
+    drop(upload);
+
+    store.completions_fail.store(true, Ordering::SeqCst);
+    assert!(objects.complete(std::slice::from_ref(&stored)).is_err());
+    store.completions_fail.store(false, Ordering::SeqCst);
+    store.answers_lost.store(true, Ordering::SeqCst);
+    for _ in 0..2 {
+        assert_eq!(objects.complete(std::slice::from_ref(&stored)).unwrap(), [true]);
+    }
+    assert_eq!(objects.get("out/a").unwrap().as_deref(), Some(b"one two three".as_slice()));
+    // Of another length: somebody else's.
+    objects.put("out/a", Bytes::from_static(b"x")).unwrap();
+    assert_eq!(objects.complete(std::slice::from_ref(&stored)).unwrap_err().code().as_str(), "XX001");
+    objects.remove(&["out/a".to_string()]).unwrap();
+    assert_eq!(objects.complete(std::slice::from_ref(&stored)).unwrap(), [false]);
+}
+
+#[test]
+fn uploads_that_nobody_was_told_of_are_called_off() {
+    let (store, objects) = MemoryStore::bucket();
+    let uploads = Uploads::new(objects.clone(), 1 << 20, |_| ());
+    let (told, untold) = (uploads.begin("told").unwrap(), uploads.begin("untold").unwrap());
+    told.push(b"told".to_vec()).unwrap();
+    untold.push(b"untold".to_vec()).unwrap();
+    let stored = told.wait().unwrap();
+    wait_until("both have begun", || store.uploads() == 2);
+    drop((told, untold));
+    wait_until("one is left", || store.uploads() == 1);
+    objects.call_off(vec![(stored.key.clone(), stored.upload.clone()), ("other".into(), "99".into())]).unwrap();
+    assert_eq!(store.uploads(), 0);
+}
+
+#[test]
+fn a_writer_waits_for_room_and_is_told_when_nothing_arrives() {
+    let (store, objects) = MemoryStore::bucket();
+    objects.set_timeout(Duration::from_millis(50));
+    let uploads = Uploads::new(objects, 10, |_| ());
+    let upload = uploads.begin("a").unwrap();
+    store.parts_fail.store(usize::MAX, Ordering::SeqCst);
+    upload.push(vec![0; 11]).unwrap();
+    assert!(uploads.is_full());
+    let error = runtime().unwrap().block_on(uploads.clone().room()).unwrap_err();
+    assert!(error.message().contains("s3://bucket/a"), "{error}");
+    assert!(uploads.is_full(), "what did not arrive is kept");
+    store.parts_fail.store(2, Ordering::SeqCst);
+    let began = Instant::now();
+    while runtime().unwrap().block_on(uploads.clone().room()).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing arrives");
+    }
+    assert!(!uploads.is_full());
+    assert_eq!(upload.wait().unwrap().bytes, 11);
 }

@@ -88,8 +88,9 @@ impl Permits {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        *self.0.free.lock() += 1;
+        // Given back before someone else takes it, or more than all would be counted.
         (self.0.count)(-(CHUNK_BYTES as isize));
+        *self.0.free.lock() += 1;
         self.0.freed.notify_one();
     }
 }

@@ -1,6 +1,7 @@
 //! Where objects are: `s3://bucket/prefix`.
 
 use std::fmt;
+use std::path::Path;
 
 use weir_catalog::{Error, Result, SqlState};
 
@@ -37,6 +38,11 @@ impl ObjectUrl {
         Ok(ObjectUrl { bucket: bucket.to_string(), prefix: prefix.to_string() })
     }
 
+    /// Where the object at `path`, which is a URL, is: its bucket, and its key there. `None` where it is a file's path.
+    pub fn split(path: &Path) -> Option<(&str, &str)> {
+        path.to_str()?.strip_prefix("s3://")?.split_once('/')
+    }
+
     /// The key of what is called `name` below the prefix.
     pub fn key(&self, name: &str) -> String {
         if self.prefix.is_empty() { name.to_string() } else { format!("{}/{name}", self.prefix) }
@@ -61,6 +67,8 @@ mod tests {
         assert_eq!((url.to_string().as_str(), url.key("files/x").as_str()), ("s3://data/weir/a", "weir/a/files/x"));
         let whole = ObjectUrl::parse("s3a://data").unwrap();
         assert_eq!((whole.to_string().as_str(), whole.key("x").as_str()), ("s3://data", "x"));
+        assert_eq!(ObjectUrl::split(Path::new("s3://data/a/b.csv")), Some(("data", "a/b.csv")));
+        assert_eq!(ObjectUrl::split(Path::new("/data/a/b.csv")), None);
         for wrong in ["s3://", "s3:///a", "s3://a b/c", "s3://a/../b", "s3://a/b//c", "/local", "gs://a/b"] {
             assert_eq!(ObjectUrl::parse(wrong).unwrap_err().code().as_str(), "22023", "{wrong}");
         }

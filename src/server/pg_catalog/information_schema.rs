@@ -213,6 +213,21 @@ fn table_row(relation: &Relation) -> Vec<Cell> {
     row
 }
 
+/// PostgreSQL's own name of the type of arrays of `element`.
+fn array_name(element: &SqlType) -> &'static str {
+    match element {
+        SqlType::Boolean => "_bool",
+        SqlType::Int => "_int4",
+        SqlType::BigInt => "_int8",
+        SqlType::Double => "_float8",
+        SqlType::Numeric { .. } => "_numeric",
+        SqlType::Text => "_text",
+        SqlType::Timestamp { .. } => "_timestamp",
+        SqlType::Row(_) => "_record",
+        SqlType::Array(inner) => array_name(inner),
+    }
+}
+
 fn column_row(relation: &Relation, at: usize, column: &Column) -> Vec<Cell> {
     let (type_name, udt) = match &column.ty {
         SqlType::Boolean => ("boolean", "bool"),
@@ -223,6 +238,7 @@ fn column_row(relation: &Relation, at: usize, column: &Column) -> Vec<Cell> {
         SqlType::Text => ("text", "text"),
         SqlType::Timestamp { .. } => ("timestamp without time zone", "timestamp"),
         SqlType::Row(_) => ("record", "record"),
+        SqlType::Array(element) => ("ARRAY", array_name(element)),
     };
     let (precision, radix, scale): (Option<i32>, Option<i32>, Option<i32>) = match &column.ty {
         SqlType::Int => (Some(32), Some(2), Some(0)),

@@ -9,6 +9,7 @@
 
 mod functions;
 mod information_schema;
+mod introspection;
 mod relation;
 mod rewrite;
 mod snapshot;
@@ -276,7 +277,7 @@ fn columns_of(schema: &Schema, names: Option<&[String]>) -> Vec<Column> {
                 // The alias that the crate's rewrite gives a column that a `*` repeats.
                 None => field.name().trim_start_matches("__alias_").to_string(),
             },
-            ty: SqlType::from_arrow(field.data_type()).unwrap_or(SqlType::Text),
+            ty: SqlType::from_arrow(&sent_type(field.data_type())).unwrap_or(SqlType::Text),
             nullable: true,
             default: None,
         })
@@ -286,7 +287,8 @@ fn columns_of(schema: &Schema, names: Option<&[String]>) -> Vec<Column> {
 /// The Arrow type that values are sent from.
 fn sent_type(data_type: &DataType) -> DataType {
     match data_type {
-        DataType::Null => DataType::Utf8,
+        // Arrays of the catalog have types that weir's have not, such as name[].
+        DataType::Null | DataType::List(_) => DataType::Utf8,
         other if SqlType::from_arrow(other).is_some() => other.clone(),
         _ => DataType::Utf8,
     }

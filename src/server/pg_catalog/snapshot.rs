@@ -169,6 +169,25 @@ pub(super) fn wire_type(ty: &SqlType) -> WireType {
         SqlType::Timestamp { precision: 6 } => fixed(1114, 8, "d"),
         SqlType::Timestamp { precision } => WireType { modifier: i32::from(*precision), ..fixed(1114, 8, "d") },
         SqlType::Row(_) => variable(2249, -1, "d", "x", 0),
+        SqlType::Array(element) => {
+            // Arrays of arrays have the type of arrays.
+            let mut element = element.as_ref();
+            while let SqlType::Array(inner) = element {
+                element = inner;
+            }
+            let of = wire_type(element);
+            let oid = match of.oid {
+                16 => 1000,
+                23 => 1007,
+                20 => 1016,
+                701 => 1022,
+                1700 => 1231,
+                25 => 1009,
+                1114 => 1115,
+                _ => 2287,
+            };
+            variable(oid, of.modifier, if of.align == "d" { "d" } else { "i" }, "x", of.collation)
+        }
     }
 }
 

@@ -8,16 +8,17 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
+use arrow::array::Array as _;
 use datafusion::common::ScalarValue;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, DataType, Expr, Function, Ident, JoinOperator, ObjectName, ObjectNamePart, Query, Select, SelectItem, SetExpr,
+    Array, BinaryOperator, DataType, Expr, Function, Ident, JoinOperator, ObjectName, ObjectNamePart, Query, Select, SelectItem, SetExpr,
     Statement, TableFactor, TableWithJoins, UnaryOperator, Value, Visit, VisitMut, Visitor, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 use weir_catalog::{Catalog, Error, Result, SqlState, SqlType};
 
-use super::tables;
+use super::{introspection, tables};
 
 /// Longest text that is looked at, in bytes: the catalog statements of clients are far shorter.
 const TEXT_BYTES: usize = 64 * 1024;
@@ -102,7 +103,7 @@ pub(super) fn classify(text: &str, catalog: &Catalog) -> Option<Result<Box<Query
         Found { system: 1.., others: 1.., .. } => {
             Some(Err(Error::unsupported("system catalogs and other relations cannot be read in one statement")))
         }
-        Found { system: 1.., .. } | Found { others: 0, functions: true, .. } => Some(Ok(query)),
+        Found { system: 1.., .. } | Found { others: 0, functions: true, .. } => Some(introspection::plannable(query)),
         _ => None,
     }
 }
@@ -215,6 +216,15 @@ pub(super) fn bind(query: &mut Query, parameters: &[ScalarValue]) -> Result<()> 
                 };
                 *expr = literal(value);
             }
+            if let Expr::AnyOp { left, compare_op: BinaryOperator::Eq, right, .. } = expr
+                && let Some(list) = oids(right)
+            {
+                *expr = if list.is_empty() {
+                    Expr::Value(Value::Boolean(false).with_empty_span())
+                } else {
+                    Expr::InList { expr: left.clone(), list, negated: false }
+                };
+            }
             ControlFlow::Continue(())
         }
     }
@@ -229,6 +239,19 @@ fn placeholder(expr: &Expr) -> Option<usize> {
     let Expr::Value(value) = expr else { return None };
     let Value::Placeholder(text) = &value.value else { return None };
     text.strip_prefix('$')?.parse().ok()
+}
+
+/// What stands in `ARRAY[...]::oid[]`, nothing in NULL.
+fn oids(array: &Expr) -> Option<Vec<Expr>> {
+    match array {
+        Expr::Nested(inner) => oids(inner),
+        Expr::Cast { expr, data_type, .. } if data_type.to_string().to_lowercase().ends_with("oid[]") => match expr.as_ref() {
+            Expr::Array(array) => Some(array.elem.clone()),
+            Expr::Value(value) if value.value == Value::Null => Some(Vec::new()),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn literal(value: &ScalarValue) -> Expr {
@@ -251,6 +274,13 @@ fn literal(value: &ScalarValue) -> Expr {
         | ScalarValue::UInt16(_)
         | ScalarValue::UInt32(_)
         | ScalarValue::UInt64(_) => number(value.to_string()),
+        ScalarValue::List(list) => {
+            let elements = list.value(0);
+            let elem = (0..elements.len())
+                .map(|at| ScalarValue::try_from_array(&elements, at).map_or_else(|_| plain(Value::Null), |value| literal(&value)))
+                .collect();
+            Expr::Array(Array { elem, named: true })
+        }
         other => plain(Value::SingleQuotedString(other.to_string())),
     }
 }
@@ -280,6 +310,7 @@ pub(super) fn parameter_types(query: &Query) -> Vec<SqlType> {
                             "oid" | "int" | "int4" | "integer" | "int2" | "smallint" => SqlType::Int,
                             "bigint" | "int8" => SqlType::BigInt,
                             "bool" | "boolean" => SqlType::Boolean,
+                            "oid[]" => SqlType::Array(Box::new(SqlType::Int)),
                             _ => SqlType::Text,
                         };
                         self.note(at, Some(ty));

@@ -9,31 +9,40 @@
 //! - What became visible after the checkpoint that a run begins from is taken back with the run's first checkpoint. A run that begins from nothing takes back
 //!   everything: its own rows are all there are.
 //!
+//! In an object store a file is an upload in parts under its final name, which is no object before it is completed; completing takes the place of renaming:
+//! see [`super::commit`]. Parts are sent beside the subtask, and kept until they have arrived: a store that does not answer fails checkpoints, and not the job.
+//!
 //! | file | is about |
 //! | --- | --- |
 //! | `place` | where files are, and what their names say |
+//! | `target` | a file or an upload that is being written |
 //! | `encoder` | rows to the bytes of one file |
 //! | `partitions` | which rows go into which folder |
 
 mod encoder;
 mod partitions;
 pub mod place;
+mod target;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use weir_catalog::{Error, Result};
 
 use self::encoder::FileEncoder;
 use self::partitions::Partitioner;
 use self::place::SinkPlace;
-use super::commit::{PendingCommit, PendingCommits};
+use self::target::{Closed, PARTS_MOST, Target};
+use super::commit::{PendingCommit, PendingCommits, PendingUpload};
 use super::{OpenedSink, SinkContext};
 use crate::operators::{Operator, Output};
-use crate::seams::files::{AppendFile, FilesRef};
+use crate::seams::files::FilesRef;
+use crate::seams::objects::{CHUNK_BYTES, Uploads};
 use crate::seams::spawn::in_place;
 use crate::sources::file::FileConfig;
 use crate::state::memory_pool::Charge;
@@ -45,11 +54,15 @@ const WRITE_BYTES: usize = 256 << 10;
 const OPEN_FILES_MAX: usize = 128;
 /// What the open files of all subtasks of a sink may hold of the memory: one in so many.
 const MEMORY_SHARE: usize = 16;
+/// Of parts that were not sent yet a subtask keeps at least and at most so many bytes.
+const UNSENT_BYTES: std::ops::RangeInclusive<usize> = 2 * CHUNK_BYTES..=8 * CHUNK_BYTES;
 
 /// One subtask's part of a `file` sink.
 pub struct FileSink {
     config: FileConfig,
     files: FilesRef,
+    /// Of a sink in an object store: what is on its way there.
+    uploads: Option<Arc<Uploads>>,
     schema: SchemaRef,
     place: SinkPlace,
     subtask: usize,
@@ -57,20 +70,19 @@ pub struct FileSink {
     partitioner: Partitioner,
     /// By folder below the sink's own.
     open: BTreeMap<String, OpenFile>,
-    /// Closed since the last checkpoint: the folder of each, and the tail of its name.
-    closed: Vec<(PathBuf, String)>,
+    /// Closed since the last checkpoint.
+    closed: Vec<Closed>,
     commits: PendingCommits,
-    /// The time of the last barrier.
+    /// The last barrier, and its time; at first that of the checkpoint which the run goes on from.
+    barrier: BarrierNumber,
     now_us: i64,
     memory: Charge,
     memory_max: usize,
 }
 
-/// A file under its hidden name.
+/// A file that can't be seen yet.
 struct OpenFile {
-    file: Box<dyn AppendFile>,
-    folder: PathBuf,
-    tail: String,
+    target: Target,
     encoder: FileEncoder,
     written: u64,
     opened_us: i64,
@@ -81,31 +93,56 @@ struct OpenFile {
 impl FileSink {
     /// A sink for each subtask. What earlier runs left that is not in the checkpoint is taken back with the first one that follows. Waits for disk.
     pub fn open_all(config: FileConfig, context: &SinkContext<'_>) -> Result<Vec<OpenedSink>> {
-        let columns: Vec<&str> = context.schema.fields().iter().map(|field| field.name().as_str()).collect();
-        config.check_sink(&columns, context.changelog)?;
+        config.check_sink(context.schema, context.changelog)?;
         let (job, depth) = (context.job, config.partition_by.len());
         let place = SinkPlace::new(config.path.clone(), depth, context.engine, job.id, &job.name, context.run);
-        context.committer.register(job.id, place.hidden_files());
-        place.prepare(context.files, context.restored.is_none())?;
+        let objects = match &config.objects {
+            Some(objects) => Some((context.committer.register_objects(job.id, || objects.open())?, &objects.url)),
+            None => None,
+        };
         let (barrier, restored): (BarrierNumber, &[PendingCommit]) = match &context.restored {
             Some(restored) => (restored.barrier, &restored.commits),
             None => (0, &[]),
         };
+        let left_behind = match &objects {
+            Some((objects, url)) => {
+                context.committer.begin_uploads(job.id, objects, restored)?;
+                place.prepare_objects(objects, context.restored.is_none())?;
+                place.left_behind_in_store(objects, url, barrier)?
+            }
+            None => {
+                context.committer.register(job.id, place.hidden_files());
+                place.prepare(context.files, context.restored.is_none())?;
+                place.left_behind(context.files, barrier, restored)?
+            }
+        };
         let commits: Vec<PendingCommits> = (0..context.parallelism).map(|_| PendingCommits::new(job.id)).collect();
         if let Some(first) = commits.first() {
             first.restore(barrier, restored.to_vec());
-            let left_behind = place.left_behind(context.files, barrier, restored)?;
             let visible = left_behind.iter().filter(|path| path.file_name().is_some_and(|name| !name.as_encoded_bytes().starts_with(b".")));
             for path in visible {
                 tracing::warn!(sink = %job.name, file = %path.display(), "a file with rows that are written anew is taken back at the next checkpoint");
             }
             left_behind.into_iter().for_each(|path| first.push(PendingCommit::Remove { path }));
         }
-        let memory_max = context.memory.limit() / MEMORY_SHARE / context.parallelism.max(1);
+        let mut memory_max = context.memory.limit() / MEMORY_SHARE / context.parallelism.max(1);
+        if objects.is_some() {
+            // One open file may have most of a part.
+            memory_max = memory_max.max(2 * CHUNK_BYTES);
+        }
         (commits.into_iter().enumerate())
             .map(|(subtask, commits)| {
+                let uploads = objects.as_ref().map(|(objects, _)| {
+                    let charge = context.memory.charge();
+                    let most = memory_max.clamp(*UNSENT_BYTES.start(), *UNSENT_BYTES.end());
+                    Uploads::new(objects.clone(), most, move |bytes| match usize::try_from(bytes) {
+                        Ok(kept) => charge.add(kept),
+                        Err(_) => charge.subtract(bytes.unsigned_abs()),
+                    })
+                });
                 let sink = FileSink {
                     files: context.files.clone(),
+                    uploads,
                     schema: context.schema.clone(),
                     place: place.clone(),
                     subtask,
@@ -114,6 +151,7 @@ impl FileSink {
                     open: BTreeMap::new(),
                     closed: Vec::new(),
                     commits: commits.clone(),
+                    barrier,
                     now_us: 0,
                     memory: context.memory.charge(),
                     memory_max,
@@ -126,14 +164,20 @@ impl FileSink {
 
     fn open(&mut self, folder: &str) -> Result<OpenFile> {
         let folder = self.place.folder(folder);
-        self.files.create_dir(&folder)?;
         self.number += 1;
         let encoder = FileEncoder::new(&self.config.format, &self.schema)?;
         let tail = self.place.tail(self.subtask, self.number, encoder.extension());
-        let file = self.files.append(&self.place.hidden(&folder, &tail))?;
-        let held = encoder.memory_bytes();
-        self.memory.add(held);
-        Ok(OpenFile { file, folder, tail, encoder, written: 0, opened_us: self.now_us, held })
+        let target = match &self.uploads {
+            Some(uploads) => Target::object(uploads, self.place.visible(&folder, &tail, self.barrier + 1))?,
+            None => {
+                self.files.create_dir(&folder)?;
+                let file = self.files.append(&self.place.hidden(&folder, &tail))?;
+                Target::File { file, folder, tail }
+            }
+        };
+        let mut opened = OpenFile { target, encoder, written: 0, opened_us: self.now_us, held: 0 };
+        opened.measure(&self.memory);
+        Ok(opened)
     }
 
     fn write(&mut self, folder: &str, batch: &Batch) -> Result<()> {
@@ -148,7 +192,8 @@ impl FileSink {
         open.encoder.encode(batch)?;
         open.write(WRITE_BYTES)?;
         open.measure(&self.memory);
-        if open.written + open.encoder.ready_bytes() as u64 >= self.config.roll_size {
+        let most = if self.uploads.is_some() { self.config.roll_size.min(PARTS_MOST * CHUNK_BYTES as u64) } else { self.config.roll_size };
+        if open.written + open.encoder.ready_bytes() as u64 >= most {
             return self.close(folder);
         }
         if self.memory.bytes() > self.memory_max {
@@ -178,8 +223,13 @@ impl FileSink {
 
     /// Everything that is closed goes with the checkpoint at `barrier`.
     fn commit(&mut self, barrier: BarrierNumber) {
-        for (folder, tail) in self.closed.drain(..) {
-            self.commits.push(self.place.commit(&folder, &tail, barrier));
+        for closed in self.closed.drain(..) {
+            match closed {
+                Closed::File { folder, tail } => self.commits.push(self.place.commit(&folder, &tail, barrier)),
+                Closed::Object { target, upload } => {
+                    self.commits.push_upload(PendingUpload { target, record: self.place.record(barrier), upload });
+                }
+            }
         }
     }
 }
@@ -189,7 +239,7 @@ impl OpenFile {
     fn write(&mut self, least: usize) -> Result<()> {
         if self.encoder.ready_bytes() >= least {
             let bytes = self.encoder.take_bytes();
-            self.file.append(&bytes)?;
+            self.target.append(&bytes)?;
             self.written += bytes.len() as u64;
         }
         Ok(())
@@ -197,7 +247,7 @@ impl OpenFile {
 
     /// Says in `memory` what it holds now.
     fn measure(&mut self, memory: &Charge) {
-        let now = self.encoder.memory_bytes();
+        let now = self.encoder.memory_bytes() + self.target.memory_bytes();
         if now >= self.held {
             memory.add(now - self.held)
         } else {
@@ -206,10 +256,10 @@ impl OpenFile {
         self.held = now;
     }
 
-    fn close(mut self) -> Result<(PathBuf, String)> {
+    fn close(mut self) -> Result<Closed> {
         self.encoder.finish()?;
         self.write(1)?;
-        Ok((self.folder, self.tail))
+        self.target.close()
     }
 }
 
@@ -225,7 +275,7 @@ impl Operator for FileSink {
     }
 
     fn on_barrier(&mut self, barrier: &Barrier, _out: &mut dyn Output) -> Result<()> {
-        self.now_us = barrier.time_us;
+        (self.barrier, self.now_us) = (barrier.number, barrier.time_us);
         if barrier.checkpoint {
             in_place(|| self.close_all())?;
             self.commit(barrier.number);
@@ -235,5 +285,10 @@ impl Operator for FileSink {
         let due: Vec<String> =
             self.open.iter().filter(|(_, open)| self.now_us - open.opened_us >= interval_us).map(|(folder, _)| folder.clone()).collect();
         due.iter().try_for_each(|folder| in_place(|| self.close(folder)))
+    }
+
+    fn backlog(&mut self) -> Option<BoxFuture<'static, Result<()>>> {
+        let uploads = self.uploads.as_ref().filter(|uploads| uploads.is_full())?;
+        Some(uploads.clone().room().boxed())
     }
 }

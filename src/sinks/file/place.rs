@@ -17,21 +17,27 @@
 //! records, and then reads those files, sees whole checkpoints only. Files sorted by name are in the order of the barriers, and those of one
 //! subtask in the order in which they were written, over restarts too.
 //!
+//! An object is named when its upload begins, and can't be renamed: the barrier in its name is the first one behind its first row. That is behind a barrier
+//! where a checkpoint was taken if and only if the one at which the upload ended is, since a checkpoint ends all of them. So both kinds of names say which
+//! checkpoints have the file, and sort alike.
+//!
 //! # Invariants
 //! - A name is used once: a run has a random number of its own, and barriers are never used again.
 //! - The first run of a sink leaves a record at barrier 0, which names nothing, before any of its files can be seen: where a sink has no record, nobody
 //!   waits for one.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use weir_catalog::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::seams::files::FilesRef;
 use crate::seams::hash::{HashMap, HashSet};
-use crate::sinks::commit::{HiddenFiles, PendingCommit, RECORDS, abandoned, folders, read_record, write_record};
+use crate::seams::objects::{ObjectUrl, Objects};
+use crate::sinks::commit::{HiddenFiles, PendingCommit, RECORDS, abandoned, encode_record, folders, read_record, write_record};
 use crate::stream::BarrierNumber;
 
 /// Hexadecimal digits of the engine and job, of the run, and decimal digits of a barrier, in names.
@@ -75,16 +81,22 @@ impl SinkPlace {
         folder.join(format!(".{}-{tail}", self.sink))
     }
 
+    /// The name of a visible file in `folder`.
+    pub fn visible(&self, folder: &Path, tail: &str, barrier: BarrierNumber) -> PathBuf {
+        folder.join(format!("{}-{barrier:0BARRIER_DIGITS$}-{tail}", self.sink))
+    }
+
     /// What is to be committed of a file in `folder` that was closed at `barrier`.
     pub fn commit(&self, folder: &Path, tail: &str, barrier: BarrierNumber) -> PendingCommit {
         PendingCommit::File {
             hidden: self.hidden(folder, tail),
-            target: folder.join(format!("{}-{barrier:0BARRIER_DIGITS$}-{tail}", self.sink)),
+            target: self.visible(folder, tail, barrier),
             record: Some(self.record(barrier)),
         }
     }
 
-    fn record(&self, barrier: BarrierNumber) -> PathBuf {
+    /// The record of what was closed at `barrier`.
+    pub fn record(&self, barrier: BarrierNumber) -> PathBuf {
         self.root.join(RECORDS).join(format!("{}-{barrier:0BARRIER_DIGITS$}-{}.json", self.sink, self.run))
     }
 
@@ -99,19 +111,47 @@ impl SinkPlace {
         if is_first_run { write_record(files, &self.record(0), &[]) } else { Ok(()) }
     }
 
+    /// As [`SinkPlace::prepare`], in an object store.
+    pub fn prepare_objects(&self, objects: &Objects, is_first_run: bool) -> Result<()> {
+        if !is_first_run {
+            return Ok(());
+        }
+        let record = self.record(0);
+        let key = ObjectUrl::split(&record).ok_or_else(|| Error::internal(format!("\"{}\" is no object", record.display())))?.1;
+        objects.put(key, Bytes::from(encode_record(&record, &[])?))
+    }
+
+    /// What runs before have left in an object store that the checkpoint at `barrier` does not have. Waits for the store.
+    pub fn left_behind_in_store(&self, objects: &Objects, url: &ObjectUrl, barrier: BarrierNumber) -> Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for object in objects.list(&url.prefix)? {
+            let path = PathBuf::from(objects.url(&object.key));
+            let Ok(below) = path.strip_prefix(&self.root) else { continue };
+            let depth = below.components().count();
+            let is_own = depth <= self.depth + 1 || (depth == 2 && below.starts_with(RECORDS));
+            if is_own && self.is_later(below.file_name().and_then(OsStr::to_str), barrier) {
+                found.push(path);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether `name` is that of a file or record of this sink that the checkpoint at `barrier` does not have.
+    fn is_later(&self, name: Option<&str>, barrier: BarrierNumber) -> bool {
+        name.and_then(SinkFileName::parse).is_some_and(|name| name.sink == self.sink && name.barrier > barrier)
+    }
+
     /// What runs before have left that the checkpoint at `barrier`, which lists `kept`, does not have: hidden files that will never be visible, and what
     /// became visible later. Waits for disk.
     pub fn left_behind(&self, files: &FilesRef, barrier: BarrierNumber, kept: &[PendingCommit]) -> Result<Vec<PathBuf>> {
         let prefix = format!("{}-", self.sink);
         let records = self.root.join(RECORDS);
         let mut found = Vec::new();
-        let later = |name: &Path| -> bool {
-            let parsed = name.to_str().and_then(SinkFileName::parse);
-            parsed.is_some_and(|name| name.sink == self.sink && name.barrier > barrier)
-        };
         for folder in std::iter::once(records).chain(folders(&self.root, self.depth)?) {
             found.extend(abandoned(files, &folder, &prefix, kept)?);
-            found.extend(files.list(&folder)?.into_iter().filter(|name| later(name)).map(|name| folder.join(name)));
+            found.extend(
+                files.list(&folder)?.into_iter().filter(|name| self.is_later(name.to_str(), barrier)).map(|name| folder.join(name)),
+            );
         }
         Ok(found)
     }
@@ -141,6 +181,17 @@ impl SinkFileName<'_> {
     }
 }
 
+/// Where records are read.
+pub trait Records {
+    /// Those in the folder of records `folder`, each with the files that it names: of each sink, all up to some barrier. And the sinks that have any. `None`
+    /// where there is no such folder.
+    fn read(&self, folder: &Path) -> Result<Option<FolderRecords>>;
+}
+
+/// Records in the file system.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalRecords;
+
 /// Which files of sinks readers may see: read once, before the files are listed.
 #[derive(Debug, Default)]
 pub struct Published {
@@ -150,17 +201,18 @@ pub struct Published {
     folders: HashMap<PathBuf, Option<FolderRecords>>,
 }
 
+/// What the records of a folder say.
 #[derive(Debug, Default)]
-struct FolderRecords {
-    sinks: HashSet<String>,
-    files: HashSet<PathBuf>,
+pub struct FolderRecords {
+    pub sinks: HashSet<String>,
+    pub files: HashSet<PathBuf>,
 }
 
 impl Published {
-    /// Reads the records that say something of `paths`, files of a listing. Returns whether there are any. Waits for disk.
+    /// Reads the records that say something of `paths`, files of a listing. Returns whether there are any. Waits for disk, or the store.
     ///
     /// Errors: those of [`read_record`].
-    pub fn read_for<'a>(&mut self, paths: impl Iterator<Item = &'a Path>) -> Result<bool> {
+    pub fn read_for<'a>(&mut self, records: &dyn Records, paths: impl Iterator<Item = &'a Path>) -> Result<bool> {
         for path in paths {
             let Some(sink) = sink_of(path) else { continue };
             if !self.sinks.contains(sink) {
@@ -168,7 +220,7 @@ impl Published {
             }
             for folder in path.ancestors().skip(1) {
                 if !self.folders.contains_key(folder) {
-                    let records = FolderRecords::read(&folder.join(RECORDS))?;
+                    let records = records.read(&folder.join(RECORDS))?;
                     self.folders.insert(folder.to_path_buf(), records);
                 }
             }
@@ -188,12 +240,13 @@ impl Published {
     }
 }
 
-fn sink_of(path: &Path) -> Option<&str> {
+/// The sink that a file or record at `path` is of, by its name.
+pub fn sink_of(path: &Path) -> Option<&str> {
     SinkFileName::parse(path.file_name()?.to_str()?).map(|name| name.sink)
 }
 
-impl FolderRecords {
-    fn read(folder: &Path) -> Result<Option<FolderRecords>> {
+impl Records for LocalRecords {
+    fn read(&self, folder: &Path) -> Result<Option<FolderRecords>> {
         let failed = |path: &Path, e: &std::io::Error| Error::io(format!("read \"{}\"", path.display()), e);
         let is_gone = |e: &std::io::Error| matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory);
         // A listing may miss a record that comes while it goes on and yet have a later one: only one that stands still is taken.
@@ -244,7 +297,7 @@ mod tests {
         let target = |place: &SinkPlace, folder: &str, barrier: u64| -> PathBuf {
             match place.commit(&root.join(folder), &place.tail(0, 1, "csv"), barrier) {
                 PendingCommit::File { target, .. } => target,
-                PendingCommit::Remove { .. } => panic!("a file"),
+                PendingCommit::Upload { .. } | PendingCommit::Remove { .. } => panic!("a file"),
             }
         };
         let (named, unnamed, in_new_folder) = (target(&sink, "out/k=1", 5), target(&sink, "out", 6), target(&sink, "out/k=2", 5));
@@ -253,11 +306,11 @@ mod tests {
         let stranger = target(&other, "out", 5);
         let mut published = Published::default();
         let listed = [&named, &unnamed, &copied, &plain];
-        assert!(published.read_for(listed.iter().map(|path| path.as_path())).unwrap());
+        assert!(published.read_for(&LocalRecords, listed.iter().map(|path| path.as_path())).unwrap());
         assert_eq!(listed.map(|path| published.has(path)), [true, false, true, true]);
         assert!(published.has(&in_new_folder), "records name what was not there yet when files were listed first");
         assert!(!published.has(&stranger), "a sink that had no file then may have a record by now");
-        assert!(!Published::default().read_for(std::iter::once(copied.as_path())).unwrap());
+        assert!(!Published::default().read_for(&LocalRecords, std::iter::once(copied.as_path())).unwrap());
     }
 
     #[test]

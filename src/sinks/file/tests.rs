@@ -1,6 +1,6 @@
 //! A `file` sink through checkpoints that succeed, fail and are lost.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
@@ -13,6 +13,7 @@ use crate::sinks::RestoredSink;
 use crate::sinks::commit::{Committer, RECORDS, read_record};
 use crate::state::memory_pool::MemoryPool;
 
+mod objects;
 mod power_loss;
 
 const JOB: u64 = 20_000;
@@ -204,6 +205,7 @@ fn many_open_files_stay_within_their_part_of_the_memory() {
     let schema = batch(0..0).rows.schema();
     let mut sink = FileSink {
         files: LocalFiles::shared(),
+        uploads: None,
         schema: schema.clone(),
         place: SinkPlace::new(folder.path().to_path_buf(), 1, 7, JOB, "s", 1),
         subtask: 0,
@@ -212,6 +214,7 @@ fn many_open_files_stay_within_their_part_of_the_memory() {
         open: BTreeMap::new(),
         closed: Vec::new(),
         commits: PendingCommits::new(JOB),
+        barrier: 0,
         now_us: 0,
         memory: pool.charge(),
         memory_max: 64 << 10,

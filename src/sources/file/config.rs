@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use arrow::datatypes::Schema;
 use weir_catalog::{ChangelogMode, Column, Error, Result, SqlState};
 
-use crate::formats::options::{OptionReader, invalid};
+use super::objects::{ObjectPlace, Remote};
+use crate::formats::options::{Given, OptionReader, invalid};
 use crate::formats::parquet::ParquetFile;
 use crate::formats::{Format, FormatOptions};
 
@@ -25,7 +27,8 @@ pub enum BadRecords {
 ///
 /// | option | means | default |
 /// | --- | --- | --- |
-/// | `path` | a file, a folder, or a pattern with `*`, `?`, `[..]` and `**`; for a sink, a folder | |
+/// | `path` | a file, a folder, or a pattern with `*`, `?`, `[..]` and `**`; for a sink, a folder; also `s3://bucket/..` | |
+/// | `s3.*` | how the object store is spoken to: see [`ObjectPlace`] | as `AWS_*` variables say |
 /// | `format` | `csv`, `json`, `debezium-json` or `parquet`; each has options of its own | |
 /// | `compression` | `none`, `gzip`, `zstd`; for Parquet `none`, `snappy`, `zstd` | by the name; a sink: none, Parquet: zstd |
 /// | `row_kind` | the name of a field that holds each row's kind | |
@@ -36,8 +39,10 @@ pub enum BadRecords {
 /// | `roll_interval` | how long a sink's file may be open before the next begins | until a checkpoint |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileConfig {
-    /// Absolute.
+    /// Absolute; of objects a URL.
     pub path: PathBuf,
+    /// Where the objects are, where `path` is a URL.
+    pub objects: Option<ObjectPlace>,
     pub format: FormatOptions,
     pub watch: Option<Duration>,
     pub bad_records: BadRecords,
@@ -46,16 +51,30 @@ pub struct FileConfig {
     pub roll_interval: Option<Duration>,
 }
 
+/// The path of files of this machine.
+fn local_path(path: Given<'_>) -> Result<PathBuf> {
+    let text = path.value.strip_prefix("file://").unwrap_or(path.value);
+    if let Some((scheme, _)) = text.split_once("://").filter(|_| !text.starts_with('/')) {
+        return Err(Error::unsupported(format!("files can't be read from or written to \"{scheme}://\"")).with_hint(
+            "A path is one of this machine's file system, or s3://bucket/prefix for an object store that speaks S3's protocol.",
+        ));
+    }
+    if text.is_empty() {
+        return Err(path.malformed("a path of this machine's file system, or s3://bucket/prefix"));
+    }
+    std::path::absolute(text).map_err(|e| Error::io(format!("find \"{text}\""), &e))
+}
+
 impl FileConfig {
     /// Reads the options. `22023` for one that is unknown, given twice or malformed.
     pub fn parse(options: &BTreeMap<String, String>) -> Result<FileConfig> {
         let mut reader = OptionReader::new("file", options)?;
         let path = reader.require(&["path"])?;
-        let text = path.value.strip_prefix("file://").unwrap_or(path.value);
-        if text.is_empty() || (text.contains("://") && !text.starts_with('/')) {
-            return Err(path.malformed("a path of this machine's file system"));
-        }
-        let absolute = std::path::absolute(text).map_err(|e| Error::io(format!("find \"{text}\""), &e))?;
+        let objects = ObjectPlace::take(path.value, &mut reader)?;
+        let absolute = match &objects {
+            Some(place) => PathBuf::from(place.url.to_string()),
+            None => local_path(path)?,
+        };
         let format = FormatOptions::take(&mut reader)?;
         let watch = match reader.take(&["watch", "source.monitor-interval"])? {
             None => None,
@@ -102,15 +121,19 @@ impl FileConfig {
         let roll_interval =
             reader.take(&["roll_interval", "sink.rolling-policy.rollover-interval"])?.map(|given| given.duration()).transpose()?;
         reader.finish()?;
-        Ok(FileConfig { path: absolute, format, watch, bad_records, partition_by, roll_size, roll_interval })
+        Ok(FileConfig { path: absolute, objects, format, watch, bad_records, partition_by, roll_size, roll_interval })
     }
 
     /// The columns of a table that declares none: those of its first Parquet file. No columns where files don't say.
     pub fn columns(&self) -> Result<Vec<Column>> {
         match self.format.format {
             Format::Parquet { .. } => {
-                let Some(path) = super::enumerator::first_file(self)? else { return Ok(Vec::new()) };
-                let mut columns = ParquetFile::open(&path)?.columns();
+                let Some(first) = super::enumerator::first_file(self)? else { return Ok(Vec::new()) };
+                let file = match &self.objects {
+                    Some(place) => Remote::open(place)?.parquet(&first.path, first.disk_length, first.tag)?,
+                    None => ParquetFile::open(&first.path)?,
+                };
+                let mut columns = file.columns();
                 columns.retain(|column| Some(column.name.as_str()) != self.format.row_kind());
                 Ok(columns)
             }
@@ -123,21 +146,35 @@ impl FileConfig {
         if columns.is_empty() {
             return Err(Error::new(SqlState::INVALID_TABLE_DEFINITION, format!("table \"{name}\" needs columns")));
         }
+        self.check_store()?;
         self.format.check_columns(columns)
     }
 
+    /// Checks that the object store can be spoken to as the options say, as far as that can be said without asking it.
+    fn check_store(&self) -> Result<()> {
+        self.objects.as_ref().map_or(Ok(()), |place| Remote::open(place).map(drop))
+    }
+
     /// Checks that rows with these columns and changes can be written.
-    pub fn check_sink(&self, columns: &[&str], changelog: ChangelogMode) -> Result<()> {
+    pub fn check_sink(&self, schema: &Schema, changelog: ChangelogMode) -> Result<()> {
         if let Format::Csv { options, .. } = &self.format.format
             && options.quote.is_none()
         {
             return Err(invalid("a csv sink needs a quote character")
                 .with_detail("Without one, a text that holds a delimiter or a line end could not be read back."));
         }
-        self.format.check_names(columns.iter().copied())?;
+        self.check_store()?;
+        if let Some(place) = self.objects.as_ref().filter(|place| place.url.prefix.contains(['*', '?', '['])) {
+            return Err(invalid(format!("a sink can't write to the pattern \"{}\"", place.url)));
+        }
+        self.format.check_schema(schema)?;
         for name in &self.partition_by {
-            if !columns.contains(&name.as_str()) {
+            let Ok(field) = schema.field_with_name(name) else {
                 return Err(Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" of \"partition_by\" does not exist")));
+            };
+            if field.data_type().is_nested() {
+                return Err(Error::unsupported(format!("column \"{name}\" can't name the folders of a sink"))
+                    .with_detail("It is a row or an array."));
             }
             if name.starts_with(['.', '_']) {
                 return Err(Error::unsupported(format!("column \"{name}\" can't name the folders of a sink"))

@@ -89,7 +89,8 @@ impl DeadLetters {
         push_string(out, &letter.file.to_string_lossy());
         out.extend_from_slice(format!(",\"position\":{},\"reason\":", letter.position).as_bytes());
         let detail = letter.reason.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
-        push_string(out, &format!("{}{detail}", letter.reason.message()));
+        let member = letter.reason.context().map(|member| format!(" ({member})")).unwrap_or_default();
+        push_string(out, &format!("{}{detail}{member}", letter.reason.message()));
         out.extend_from_slice(b",\"bytes\":");
         match std::str::from_utf8(letter.bytes).ok().filter(|text| !text.contains('\0')) {
             Some(text) => {

@@ -10,29 +10,26 @@
 //! - Files of changes are dealt to one subtask, in order: what a row takes away must have been added before.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use weir_catalog::{ChangelogMode, Error, Result, SqlState};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::config::FileConfig;
+use super::listing::find_local;
+use super::objects::Remote;
 use super::progress::{FileProgress, Progress};
 use super::settling::Settling;
+use super::text::{PlainInput, TextCursor, in_file};
 use crate::formats::RecordDecoder;
 use crate::formats::compression::Compression;
-use crate::formats::parquet::ParquetFile;
+use crate::formats::parquet::{FileParts, ParquetDecoder, ParquetFile};
 use crate::seams::hash::HashSet;
-use crate::sinks::file::place::Published;
+use crate::seams::objects::joined;
 use crate::state::memory_pool::Charge;
-
-/// About how large a piece of a text file is, bytes.
-const PIECE_BYTES: usize = 4 << 20;
-/// The longest record, bytes: more is read at once only to find its end.
-pub const RECORD_BYTES_MAX: usize = 16 << 20;
 
 /// A part of a file that a subtask reads on its own.
 #[derive(Debug)]
@@ -51,6 +48,7 @@ impl Piece {
     pub fn memory_bytes(&self) -> usize {
         match &self.content {
             Content::Text { data, .. } => data.capacity(),
+            Content::Rows { parts: Some(parts), .. } => parts.memory_bytes(),
             Content::Rows { group, file, .. } => file.row_group_bytes(*group),
         }
     }
@@ -61,8 +59,8 @@ impl Piece {
 pub enum Content {
     /// Whole records, and where in the file they begin.
     Text { data: Vec<u8>, position: u64, header: Arc<[u8]> },
-    /// Rows `from..to` of the file: those of `group` behind the first `skip`.
-    Rows { group: usize, skip: u64, file: Arc<ParquetFile> },
+    /// Rows `from..to` of the file: those of `group` behind the first `skip`. Of an object, with what has to be read for that.
+    Rows { group: usize, skip: u64, file: Arc<ParquetFile>, parts: Option<FileParts> },
 }
 
 /// What the enumerator has for a subtask.
@@ -75,6 +73,15 @@ pub enum Next {
     End,
 }
 
+/// A file as a listing has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub path: PathBuf,
+    pub disk_length: u64,
+    /// Of an object: which version of it that is, where the store says so.
+    pub tag: Option<u64>,
+}
+
 /// A file of the table.
 #[derive(Debug)]
 pub struct FoundFile {
@@ -83,15 +90,24 @@ pub struct FoundFile {
     pub number: usize,
     /// Its length when it was found.
     pub disk_length: u64,
+    /// Of an object: its version, from when that is known on.
+    tag: OnceLock<u64>,
     cursor: Mutex<Cursor>,
     done: AtomicBool,
+}
+
+impl FoundFile {
+    /// Of an object: the version that is read, where that is known.
+    pub fn tag(&self) -> Option<u64> {
+        self.tag.get().copied()
+    }
 }
 
 /// Where a file's next piece comes from.
 enum Cursor {
     /// Not opened yet; what was read before.
     Closed(FileProgress),
-    Text(TextCursor),
+    Text(Box<TextCursor>),
     Parquet {
         file: Arc<ParquetFile>,
         rows: u64,
@@ -114,6 +130,10 @@ impl std::fmt::Debug for Cursor {
 /// The table's files, shared by the subtasks of one run of a job.
 pub struct Enumerator {
     config: FileConfig,
+    /// Of a table whose files are objects.
+    remote: Option<Remote>,
+    /// How many subtasks have not ended.
+    readers: AtomicUsize,
     /// Knows where records end. Its own decoding state is not used.
     records: Option<Box<dyn RecordDecoder>>,
     listing: Mutex<Listing>,
@@ -148,7 +168,9 @@ impl Enumerator {
         let parallelism = parallelism.max(1);
         let settling = Settling::new(parallelism, restored.cloned().unwrap_or_default(), finished.clone());
         let listing = Mutex::new(Listing { known: finished, ..Listing::default() });
-        let enumerator = Enumerator { config, records, listing, settling: Mutex::new(settling), parallelism, memory };
+        let remote = config.objects.as_ref().map(Remote::open).transpose()?;
+        let (settling, readers) = (Mutex::new(settling), AtomicUsize::new(parallelism));
+        let enumerator = Enumerator { config, remote, readers, records, listing, settling, parallelism, memory };
         {
             let mut listing = enumerator.listing.lock();
             let mut found: Vec<(PathBuf, FileProgress)> = Vec::new();
@@ -156,9 +178,11 @@ impl Enumerator {
                 found.extend(progress.files.iter().map(|(path, progress)| (path.clone(), progress.clone())));
             }
             if restored.is_none() || enumerator.config.watch.is_some() {
-                for (path, disk_length) in enumerator.find()? {
-                    if !listing.known.contains(&hash_of(&path)) && restored.is_none_or(|progress| !progress.files.contains_key(&path)) {
-                        found.push((path, FileProgress { disk_length, ..FileProgress::default() }));
+                for new in find(&enumerator.config, enumerator.remote.as_ref())? {
+                    if !listing.known.contains(&hash_of(&new.path))
+                        && restored.is_none_or(|progress| !progress.files.contains_key(&new.path))
+                    {
+                        found.push((new.path, FileProgress { disk_length: new.disk_length, tag: new.tag, ..FileProgress::default() }));
                     }
                 }
             }
@@ -171,78 +195,18 @@ impl Enumerator {
         Ok(enumerator)
     }
 
-    /// The files that the path names now, with their lengths. Of a sink's, those of whole checkpoints: the records that say so are read first, and so every
-    /// file that they name is there when files are listed.
-    fn find(&self) -> Result<Vec<(PathBuf, u64)>> {
-        let found = self.list()?;
-        let mut published = Published::default();
-        if !published.read_for(found.iter().map(|(path, _)| path.as_path()))? {
-            return Ok(found);
-        }
-        let mut found = self.list()?;
-        found.retain(|(path, _)| *path == self.config.path || published.has(path));
-        Ok(found)
+    /// Whether what is read comes over a network.
+    pub fn is_remote(&self) -> bool {
+        self.remote.is_some()
     }
 
-    /// The files that the path names now, with their lengths.
-    fn list(&self) -> Result<Vec<(PathBuf, u64)>> {
-        let path = &self.config.path;
-        let failed = |path: &Path, e: &std::io::Error| Error::io(format!("read \"{}\"", path.display()), e);
-        let mut found = Vec::new();
-        match std::fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => {
-                let mut folders = vec![path.clone()];
-                while let Some(folder) = folders.pop() {
-                    for entry in std::fs::read_dir(&folder).map_err(|e| failed(&folder, &e))? {
-                        let entry = entry.map_err(|e| failed(&folder, &e))?;
-                        if is_hidden(&entry.path()) {
-                            continue;
-                        }
-                        if entry.file_type().map_err(|e| failed(&entry.path(), &e))?.is_dir() {
-                            folders.push(entry.path());
-                            continue;
-                        }
-                        // Links to files count, those to folders don't; what has gone since it was listed is not there.
-                        match std::fs::metadata(entry.path()) {
-                            Ok(metadata) if metadata.is_file() => found.push((entry.path(), metadata.len())),
-                            Ok(_) => {}
-                            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                            Err(e) => return Err(failed(&entry.path(), &e)),
-                        }
-                    }
-                }
-            }
-            Ok(metadata) => found.push((path.clone(), metadata.len())),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                let text = path.to_string_lossy();
-                if !text.contains(['*', '?', '[']) {
-                    if self.config.watch.is_some() {
-                        return Ok(Vec::new()); // It may come.
-                    }
-                    let code = SqlState::parse("58P01").unwrap_or(SqlState::IO_ERROR);
-                    return Err(Error::new(code, format!("file \"{text}\" does not exist")));
-                }
-                let options = glob::MatchOptions {
-                    require_literal_separator: true,
-                    require_literal_leading_dot: true,
-                    ..glob::MatchOptions::default()
-                };
-                let malformed = |e: glob::PatternError| {
-                    Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("pattern \"{text}\" is malformed")).with_detail(e.to_string())
-                };
-                for path in glob::glob_with(&text, options).map_err(malformed)? {
-                    let path = path.map_err(|e| failed(e.path(), e.error()))?;
-                    match std::fs::metadata(&path) {
-                        Ok(metadata) if metadata.is_file() && !is_hidden(&path) => found.push((path, metadata.len())),
-                        Ok(_) => {}
-                        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                        Err(e) => return Err(failed(&path, &e)),
-                    }
-                }
-            }
-            Err(e) => return Err(failed(path, &e)),
+    /// A subtask has ended. With the last one, whatever is under way does.
+    pub fn leave(&self) {
+        if self.readers.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(remote) = &self.remote
+        {
+            remote.stop();
         }
-        Ok(found)
     }
 
     /// Looks for new files, where that is due. Waits for disk.
@@ -256,13 +220,13 @@ impl Enumerator {
             }
             listing.listed_at_us = Some(now_us);
         }
-        let mut found = self.find()?;
+        let mut found = find(&self.config, self.remote.as_ref())?;
         let mut listing = self.listing.lock();
-        found.retain(|(path, _)| !listing.known.contains(&hash_of(path)));
-        in_reading_order(&mut found, |(path, _)| path);
+        found.retain(|new| !listing.known.contains(&hash_of(&new.path)));
+        in_reading_order(&mut found, |new| &new.path);
         let before = listing.known.capacity();
-        for (path, disk_length) in found {
-            listing.add(path, FileProgress { disk_length, ..FileProgress::default() });
+        for Found { path, disk_length, tag } in found {
+            listing.add(path, FileProgress { disk_length, tag, ..FileProgress::default() });
         }
         self.count_known(before, &listing);
         Ok(())
@@ -280,11 +244,12 @@ impl Enumerator {
     }
 
     /// The files of a table with an end that have pieces left, for the state: what was found at first is all there is.
-    pub fn listed(&self) -> Vec<(PathBuf, u64)> {
+    pub fn listed(&self) -> Vec<Found> {
         if self.config.watch.is_some() {
             return Vec::new();
         }
-        self.listing.lock().open.iter().map(|file| (file.path.clone(), file.disk_length)).collect()
+        let found = |file: &Arc<FoundFile>| Found { path: file.path.clone(), disk_length: file.disk_length, tag: file.tag() };
+        self.listing.lock().open.iter().map(found).collect()
     }
 
     /// The next piece for `subtask`. Waits for disk, and perhaps for another subtask that reads a file's next piece.
@@ -334,20 +299,20 @@ impl Enumerator {
                 from,
                 to,
                 end: Some(*rows),
-                content: Content::Rows { group, skip, file: parquet.clone() },
+                content: Content::Rows { group, skip, file: parquet.clone(), parts: None },
             }),
             Cursor::Text(text) => {
                 let records = self.records.as_deref().ok_or_else(|| Error::internal("a text file without a text format"))?;
-                let held = text.ahead.capacity();
+                let held = text.memory_bytes();
                 let piece = text.take(file, records).map_err(|error| in_file(error, &file.path))?;
-                let now = if piece.is_some() { text.ahead.capacity() } else { 0 };
+                let now = if piece.is_some() { text.memory_bytes() } else { 0 };
                 self.count(held, now);
                 piece
             }
         };
         if piece.is_none() {
             let is_empty = match cursor {
-                Cursor::Text(text) => !text.begun,
+                Cursor::Text(text) => !text.has_begun(),
                 Cursor::Parquet { rows, .. } => *rows == 0,
                 Cursor::Closed(_) | Cursor::Done => false,
             };
@@ -360,15 +325,48 @@ impl Enumerator {
         Ok(piece)
     }
 
+    /// Reads what a piece of an object's rows has to be read for. Waits for the store.
+    pub fn fetch(&self, piece: &mut Piece, decoder: &ParquetDecoder) -> Result<()> {
+        let (Some(remote), Content::Rows { group, file: parquet, parts, .. }) = (&self.remote, &mut piece.content) else { return Ok(()) };
+        let file = &piece.file;
+        let ranges = joined(&decoder.ranges(&file.path, parquet, *group)?);
+        *parts = Some(remote.parts(&file.path, file.disk_length, file.tag(), &ranges)?);
+        Ok(())
+    }
+
     fn open_file(&self, file: &FoundFile, progress: &FileProgress) -> Result<Cursor> {
         let path = &file.path;
-        let opened = File::open(path).map_err(|e| Error::io(format!("open \"{}\"", path.display()), &e))?;
-        let length = opened.metadata().map_err(|e| Error::io(format!("read \"{}\"", path.display()), &e))?.len();
         let compression = match (&self.records, self.config.format.compression) {
             (None, _) => Compression::None,
             (Some(_), Some(given)) => given,
             (Some(_), None) => Compression::of_path(path),
         };
+        let Some(remote) = &self.remote else {
+            let opened = self.open_local(file, compression)?;
+            return match self.records.as_deref() {
+                None => Ok(parquet_cursor(ParquetFile::open(path)?, progress)),
+                Some(records) => self.open_text(file, PlainInput::File(opened), compression, progress, records),
+            };
+        };
+        if file.tag().is_none()
+            && let Some(tag) = remote.version(path, file.disk_length)?
+        {
+            // Someone else may have asked too.
+            let _ = file.tag.set(tag);
+        }
+        match self.records.as_deref() {
+            None => Ok(parquet_cursor(remote.parquet(path, file.disk_length, file.tag())?, progress)),
+            Some(records) => {
+                let reader = remote.reader(path, file.disk_length, file.tag())?;
+                self.open_text(file, PlainInput::Object(reader), compression, progress, records)
+            }
+        }
+    }
+
+    fn open_local(&self, file: &FoundFile, compression: Compression) -> Result<File> {
+        let path = &file.path;
+        let opened = File::open(path).map_err(|e| Error::io(format!("open \"{}\"", path.display()), &e))?;
+        let length = opened.metadata().map_err(|e| Error::io(format!("read \"{}\"", path.display()), &e))?.len();
         // Of a text that grew, what was there when it was found is read.
         let changed =
             length < file.disk_length || (length != file.disk_length && (self.records.is_none() || compression != Compression::None));
@@ -377,45 +375,20 @@ impl Enumerator {
                 .with_detail(format!("It had {} bytes when it was found and has {length} now.", file.disk_length))
                 .with_hint("Files must not change once they can be seen: write them elsewhere, and rename them."));
         }
-        let Some(records) = self.records.as_deref() else {
-            let parquet = Arc::new(ParquetFile::open(path)?);
-            let mut left = Vec::new();
-            let mut group_start = 0;
-            for (group, rows) in parquet.row_groups().enumerate() {
-                // What was read of it, taken out.
-                let mut from = group_start;
-                for (read_from, read_to) in &progress.read {
-                    if *read_from < group_start + rows && *read_to > from {
-                        if *read_from > from {
-                            left.push((group, from - group_start, from, *read_from));
-                        }
-                        from = (*read_to).min(group_start + rows);
-                    }
-                }
-                if from < group_start + rows {
-                    left.push((group, from - group_start, from, group_start + rows));
-                }
-                group_start += rows;
-            }
-            left.reverse();
-            return Ok(Cursor::Parquet { file: parquet, rows: group_start, left });
-        };
-        let input = match compression {
-            Compression::None => Input::Plain { file: opened, left: file.disk_length },
-            packed => Input::Packed(packed.reader(opened).map_err(|e| Error::io(format!("read \"{}\"", path.display()), &e))?),
-        };
-        let mut text = TextCursor {
-            input,
-            position: 0,
-            ahead: Vec::new(),
-            at_end: false,
-            header: Arc::from([].as_slice()),
-            read: progress.read.clone(),
-            begun: false,
-        };
-        text.read_header(path, records)?;
-        self.count(0, text.ahead.capacity());
-        Ok(Cursor::Text(text))
+        Ok(opened)
+    }
+
+    fn open_text(
+        &self,
+        file: &FoundFile,
+        opened: PlainInput,
+        compression: Compression,
+        progress: &FileProgress,
+        records: &dyn RecordDecoder,
+    ) -> Result<Cursor> {
+        let text = TextCursor::open(&file.path, opened, file.disk_length, compression, progress.read.clone(), records)?;
+        self.count(0, text.memory_bytes());
+        Ok(Cursor::Text(Box::new(text)))
     }
 
     /// Says that one file's bytes ahead were `before` and are `now`.
@@ -427,14 +400,47 @@ impl Enumerator {
     }
 }
 
-/// The first file that a table has now.
-pub fn first_file(config: &FileConfig) -> Result<Option<PathBuf>> {
-    let settling = Mutex::new(Settling::new(1, Progress::default(), HashSet::default()));
-    let enumerator =
-        Enumerator { config: config.clone(), records: None, listing: Mutex::default(), settling, parallelism: 1, memory: None };
-    let mut found = enumerator.find()?;
-    in_reading_order(&mut found, |(path, _)| path);
-    Ok(found.into_iter().next().map(|(path, _)| path))
+/// The rows of a Parquet file that are left.
+fn parquet_cursor(parquet: ParquetFile, progress: &FileProgress) -> Cursor {
+    let mut left = Vec::new();
+    let mut group_start = 0;
+    for (group, rows) in parquet.row_groups().enumerate() {
+        // What was read of it, taken out.
+        let mut from = group_start;
+        for (read_from, read_to) in &progress.read {
+            if *read_from < group_start + rows && *read_to > from {
+                if *read_from > from {
+                    left.push((group, from - group_start, from, *read_from));
+                }
+                from = (*read_to).min(group_start + rows);
+            }
+        }
+        if from < group_start + rows {
+            left.push((group, from - group_start, from, group_start + rows));
+        }
+        group_start += rows;
+    }
+    left.reverse();
+    Cursor::Parquet { file: Arc::new(parquet), rows: group_start, left }
+}
+
+/// The files that a table has now. Of a sink's, those of whole checkpoints. Waits for disk, or the store.
+fn find(config: &FileConfig, remote: Option<&Remote>) -> Result<Vec<Found>> {
+    match remote {
+        Some(remote) => remote.find(config.watch.is_some()),
+        None => {
+            let found = find_local(config)?;
+            Ok(found.into_iter().map(|(path, disk_length)| Found { path, disk_length, tag: None }).collect())
+        }
+    }
+}
+
+/// The first file that a table has now. Waits for disk, or the store.
+pub fn first_file(config: &FileConfig) -> Result<Option<Found>> {
+    let remote = config.objects.as_ref().map(Remote::open).transpose()?;
+    let mut found = find(config, remote.as_ref())?;
+    in_reading_order(&mut found, |file| &file.path);
+    Ok(found.into_iter().next())
 }
 
 impl Listing {
@@ -444,6 +450,7 @@ impl Listing {
                 path,
                 number: self.count,
                 disk_length: progress.disk_length,
+                tag: progress.tag.map_or_else(OnceLock::new, OnceLock::from),
                 cursor: Mutex::new(Cursor::Closed(progress)),
                 done: AtomicBool::new(false),
             }));
@@ -463,161 +470,4 @@ fn in_reading_order<T>(files: &mut [T], path: impl Fn(&T) -> &PathBuf) {
         let key = |item: &T| (path(item).file_name().map(std::ffi::OsStr::to_os_string), path(item).clone());
         key(left).cmp(&key(right))
     });
-}
-
-/// Files and folders whose names begin so are not for readers: open files of sinks, markers of other engines.
-fn is_hidden(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| matches!(name.as_encoded_bytes().first(), Some(b'.' | b'_')))
-}
-
-fn in_file(error: Error, path: &Path) -> Error {
-    match error.context() {
-        Some(_) => error,
-        None => error.with_context(format!("file \"{}\"", path.display())),
-    }
-}
-
-/// The plain bytes of a text file.
-enum Input {
-    Plain {
-        file: File,
-        /// What is left of its length when it was found.
-        left: u64,
-    },
-    Packed(Box<dyn Read + Send>),
-}
-
-/// Cuts a text file into pieces.
-struct TextCursor {
-    input: Input,
-    /// Where in the plain bytes the next piece begins.
-    position: u64,
-    /// What was read from there on.
-    ahead: Vec<u8>,
-    /// Whether `ahead` goes to the end of the file.
-    at_end: bool,
-    header: Arc<[u8]>,
-    /// The parts that were read before.
-    read: Vec<(u64, u64)>,
-    /// Whether a piece was dealt in this run.
-    begun: bool,
-}
-
-impl TextCursor {
-    fn fill(&mut self, wanted: usize) -> Result<()> {
-        while self.ahead.len() < wanted && !self.at_end {
-            let room = wanted - self.ahead.len();
-            let taken = match &mut self.input {
-                Input::Plain { file, left } => {
-                    let most = (room as u64).min(*left);
-                    let taken = file.take(most).read_to_end(&mut self.ahead);
-                    if let Ok(taken) = taken {
-                        *left -= taken as u64;
-                    }
-                    taken
-                }
-                Input::Packed(reader) => reader.take(room as u64).read_to_end(&mut self.ahead),
-            };
-            match taken {
-                Ok(0) => {
-                    if let Input::Plain { left: 1.., .. } = self.input {
-                        return Err(Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, "a file was cut while it was read"));
-                    }
-                    self.at_end = true;
-                }
-                Ok(_) => {}
-                Err(e) => return Err(Error::io("read a file", &e)),
-            }
-        }
-        Ok(())
-    }
-
-    fn read_header(&mut self, path: &Path, records: &dyn RecordDecoder) -> Result<()> {
-        let mut wanted = 64 << 10;
-        let length = loop {
-            self.fill(wanted)?;
-            match records.header_length(&self.ahead) {
-                Some(length) => break length,
-                None if self.at_end => break self.ahead.len(),
-                None if wanted > RECORD_BYTES_MAX => return Err(in_file(too_long(self.position), path)),
-                None => wanted *= 2,
-            }
-        };
-        self.header = Arc::from(&self.ahead[..length]);
-        self.advance(length as u64)
-    }
-
-    /// Goes on to `position`.
-    fn advance(&mut self, position: u64) -> Result<()> {
-        let mut distance = position - self.position;
-        let held = distance.min(self.ahead.len() as u64);
-        self.ahead.drain(..held as usize);
-        distance -= held;
-        self.position = position;
-        if distance == 0 {
-            return Ok(());
-        }
-        match &mut self.input {
-            Input::Plain { file, left } => {
-                let skipped = distance.min(*left);
-                file.seek(SeekFrom::Current(skipped as i64)).map_err(|e| Error::io("read a file", &e))?;
-                *left -= skipped;
-            }
-            Input::Packed(reader) => {
-                std::io::copy(&mut reader.take(distance), &mut std::io::sink()).map_err(|e| Error::io("read a file", &e))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The next piece; `None` at the end of the file.
-    fn take(&mut self, file: &Arc<FoundFile>, records: &dyn RecordDecoder) -> Result<Option<Piece>> {
-        // Behind what was read before. The first part read begins at 0, with the header.
-        while let Some((_, to)) = self.read.first().copied().filter(|(from, _)| *from <= self.position) {
-            self.read.remove(0);
-            if to > self.position {
-                self.advance(to)?;
-            }
-            self.begun = true;
-        }
-        let stop = self.read.first().map(|(from, _)| *from);
-        let room = stop.map_or(usize::MAX, |stop| usize::try_from(stop - self.position).unwrap_or(usize::MAX));
-        let mut wanted = PIECE_BYTES;
-        loop {
-            self.fill(wanted.min(room))?;
-            let is_last = self.at_end;
-            let length = if is_last || self.ahead.len() >= room {
-                self.ahead.len().min(room)
-            } else {
-                // One byte stays back, so that the end of the file is met together with its last piece.
-                match records.last_record_end(&self.ahead[..self.ahead.len() - 1]) {
-                    Some(length) => length,
-                    None if wanted > RECORD_BYTES_MAX => return Err(too_long(self.position)),
-                    None => {
-                        wanted *= 2;
-                        continue;
-                    }
-                }
-            };
-            if length == 0 {
-                return Ok(None);
-            }
-            let rest = self.ahead.split_off(length);
-            let data = std::mem::replace(&mut self.ahead, rest);
-            let position = self.position;
-            self.position += length as u64;
-            let from = if self.begun { position } else { 0 };
-            self.begun = true;
-            let end = (is_last && self.ahead.is_empty()).then_some(self.position);
-            let content = Content::Text { data, position, header: self.header.clone() };
-            return Ok(Some(Piece { file: file.clone(), from, to: self.position, end, content }));
-        }
-    }
-}
-
-fn too_long(position: u64) -> Error {
-    Error::new(
-        SqlState::PROGRAM_LIMIT_EXCEEDED,
-        format!("the record at byte {position} is longer than {RECORD_BYTES_MAX} bytes, or its quote is not closed"),
-    )
 }

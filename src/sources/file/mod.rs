@@ -4,10 +4,14 @@
 //! | file | is about |
 //! | --- | --- |
 //! | `config` | options |
-//! | `enumerator` | finding files, and dealing out their pieces |
+//! | `enumerator` | dealing out the pieces of files |
 //! | `progress` | what was read: the state |
 //! | `settling` | who notes files that were read to their end |
 //! | `dead_letters` | records that could not be read |
+//! | `text` | cutting text files into pieces |
+//! | `listing` | finding files of this machine |
+//! | `objects` | finding and reading files that are objects in a store |
+//! | `fetcher` | pieces that come over a network |
 //!
 //! # Invariants
 //! - Each record of each file is sent once, or is bad once, whatever the parallelism and however often the source is restored.
@@ -16,10 +20,14 @@
 mod config;
 pub mod dead_letters;
 mod enumerator;
+mod fetcher;
+mod listing;
+mod objects;
 mod progress;
 mod settling;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,10 +36,12 @@ use std::sync::Arc;
 use weir_catalog::{ConnectorTable, Error, Result};
 
 pub use config::{BadRecords, FileConfig};
-pub use enumerator::RECORD_BYTES_MAX;
+pub use objects::ObjectPlace;
+pub use text::RECORD_BYTES_MAX;
 
 use self::dead_letters::{DeadLetter, DeadLetters};
-use self::enumerator::{Content, Enumerator, Next, Piece, hash_of};
+use self::enumerator::{Content, Enumerator, Found, Next, Piece, hash_of};
+use self::fetcher::Fetcher;
 use self::progress::Progress;
 use super::{Source, SourceContext, SourceEvent, SplitPortion, SplitState, Splits};
 use crate::formats::parquet::{ParquetDecoder, ParquetRows};
@@ -52,6 +62,8 @@ const ASK_AGAIN_US: u64 = 100_000;
 pub struct FileSource {
     config: FileConfig,
     enumerator: Arc<Enumerator>,
+    /// Where files come over a network.
+    fetcher: Option<Fetcher>,
     reader: Reader,
     current: Option<Current>,
     /// The file whose header the decoder knows.
@@ -62,7 +74,7 @@ pub struct FileSource {
     settled: Progress,
     portions: Vec<Arc<SplitPortion>>,
     /// In subtask 0, of a table with an end: the files that are not settled.
-    listed: BTreeMap<PathBuf, u64>,
+    listed: BTreeMap<PathBuf, Found>,
     /// How many portions of what another run read have been found to be read again.
     reached: usize,
     subtask: usize,
@@ -106,7 +118,7 @@ impl FileSource {
         let enumerator = Enumerator::open(config.clone(), records, parallelism, restored.as_ref(), finished, context.charge())?;
         let enumerator = Arc::new(enumerator);
         let mut restored = restored.unwrap_or_default();
-        let mut listed = enumerator.listed().into_iter().collect();
+        let mut listed = enumerator.listed().into_iter().map(|file| (file.path.clone(), file)).collect();
         (0..parallelism)
             .map(|subtask| {
                 let reader = match (config.format.decoder(&table.columns, projection)?, &config.format.format) {
@@ -120,8 +132,13 @@ impl FileSource {
                     BadRecords::DeadLetter => context.dead_letters(table.id, subtask),
                     BadRecords::Fail | BadRecords::Skip => None,
                 };
+                let decoder = match &reader {
+                    Reader::Parquet(decoder) => Some(decoder.clone()),
+                    Reader::Text(_) => None,
+                };
                 Ok(FileSource {
                     config: config.clone(),
+                    fetcher: enumerator.is_remote().then(|| Fetcher::new(enumerator.clone(), subtask, decoder)),
                     enumerator: enumerator.clone(),
                     reader,
                     current: None,
@@ -188,10 +205,11 @@ impl FileSource {
                 let to = if decoded.next >= data.len() { piece.to } else { position + decoded.next as u64 };
                 (if at == 0 { piece.from } else { position + at as u64 }, to, decoded.batch)
             }
-            (Content::Rows { group, skip, file }, Reader::Parquet(decoder)) => {
+            (Content::Rows { group, skip, file, parts }, Reader::Parquet(decoder)) => {
+                let count = piece.to - piece.from;
                 let rows = match &mut current.rows {
                     Some(rows) => rows,
-                    rows => rows.insert(decoder.rows(&piece.file.path, file, *group, *skip, piece.to - piece.from, max_rows)?),
+                    rows => rows.insert(decoder.rows(&piece.file.path, file, parts.as_ref(), *group, *skip, count, max_rows)?),
                 };
                 let Some(batch) = rows.next_batch()? else {
                     if piece.from + current.done != piece.to {
@@ -210,6 +228,7 @@ impl FileSource {
             _ => return Err(Error::internal("a piece of a file has another format than its reader")),
         };
         let file = self.progress.file(&piece.file.path, piece.file.disk_length);
+        file.tag = file.tag.or(piece.file.tag());
         let end = piece.end.filter(|_| to == piece.to);
         file.add(from, to);
         file.end = file.end.or(end);
@@ -221,10 +240,10 @@ impl FileSource {
     fn open_splits(&self) -> Result<Vec<SplitState>> {
         let mut splits = self.progress.to_splits()?;
         splits.extend(self.settled.to_splits()?);
-        for (path, disk_length) in &self.listed {
+        for (path, found) in &self.listed {
             if !self.progress.files.contains_key(path) {
                 let mut listed = Progress::default();
-                listed.file(path, *disk_length);
+                listed.file(path, found.disk_length).tag = found.tag;
                 splits.extend(listed.to_splits()?);
             }
         }
@@ -245,6 +264,12 @@ fn refused(bad: &BadRecord, bytes: &[u8], position: u64, path: &std::path::Path)
         .with_context(format!("file \"{}\", byte {position}{member}", path.display()))
 }
 
+impl Drop for FileSource {
+    fn drop(&mut self) {
+        self.enumerator.leave();
+    }
+}
+
 impl Source for FileSource {
     fn poll(&mut self, max_rows: usize, now_us: i64) -> Result<SourceEvent> {
         loop {
@@ -252,12 +277,24 @@ impl Source for FileSource {
                 // Empty where every record was bad: barriers are looked at all the same.
                 return Ok(SourceEvent::Batch(batch));
             }
-            if self.subtask == 0 && self.config.watch.is_some() {
-                in_place(|| self.enumerator.watch(now_us))?;
-            }
-            match in_place(|| self.enumerator.next(self.subtask))? {
+            let next = match &mut self.fetcher {
+                Some(fetcher) => match fetcher.next(now_us)? {
+                    Some(next) => next,
+                    None => return Ok(SourceEvent::Wait(fetcher::LOOK_AGAIN_US)),
+                },
+                None => {
+                    if self.subtask == 0 && self.config.watch.is_some() {
+                        in_place(|| self.enumerator.watch(now_us))?;
+                    }
+                    in_place(|| self.enumerator.next(self.subtask))?
+                }
+            };
+            match next {
                 Next::Piece(piece) => {
                     self.count(piece.memory_bytes());
+                    if let Some(fetcher) = &mut self.fetcher {
+                        fetcher.read_ahead(&piece, now_us)?;
+                    }
                     self.current = Some(Current { piece: *piece, done: 0, rows: None });
                 }
                 Next::Nothing => {

@@ -7,7 +7,8 @@
 //!
 //! Files that were read to their end are settled: see [`super::settling`].
 //!
-//! In a checkpoint, a file is a split of its path, and its offset reads `<length on disk>;<end or ->;<from>-<to>,...`.
+//! In a checkpoint, a file is a split of its path, and its offset reads `<length on disk>;<end or ->;<from>-<to>,...`; of an object whose version is known, that
+//! follows, a semicolon and 16 hex digits.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ use crate::sources::SplitState;
 pub struct FileProgress {
     /// Its length on disk when it was found.
     pub disk_length: u64,
+    /// Of an object: which version of it is read, where that is known.
+    pub tag: Option<u64>,
     /// How long it is in the measure of `read`; known to who read its end.
     pub end: Option<u64>,
     /// The parts that were read, sorted, not touching each other.
@@ -69,7 +72,8 @@ impl FileProgress {
     fn encode(&self) -> String {
         let end = self.end.map_or_else(|| "-".to_string(), |end| end.to_string());
         let parts: Vec<String> = self.read.iter().map(|(from, to)| format!("{from}-{to}")).collect();
-        format!("{};{end};{}", self.disk_length, parts.join(","))
+        let tag = self.tag.map_or_else(String::new, |tag| format!(";{tag:016x}"));
+        format!("{};{end};{}{tag}", self.disk_length, parts.join(","))
     }
 
     fn decode(text: &str) -> Option<FileProgress> {
@@ -77,12 +81,16 @@ impl FileProgress {
         let (length, end, parts) = (words.next()?, words.next()?, words.next()?);
         let mut progress = FileProgress {
             disk_length: length.parse().ok()?,
+            tag: None,
             end: if end == "-" { None } else { Some(end.parse().ok()?) },
             read: Vec::new(),
         };
         for part in parts.split(',').filter(|part| !part.is_empty()) {
             let (from, to) = part.split_once('-')?;
             progress.add(from.parse().ok()?, to.parse().ok()?);
+        }
+        if let Some(tag) = words.next() {
+            progress.tag = Some(u64::from_str_radix(tag, 16).ok()?);
         }
         words.next().is_none().then_some(progress)
     }
@@ -132,9 +140,11 @@ impl Progress {
             }
             let part = FileProgress::decode(offset).ok_or_else(broken)?;
             let whole = progress.file(Path::new(split), part.disk_length);
-            if whole.disk_length != part.disk_length || (part.end.is_some() && whole.end.is_some() && whole.end != part.end) {
+            let differ = |one: Option<u64>, other: Option<u64>| one.is_some() && other.is_some() && one != other;
+            if whole.disk_length != part.disk_length || differ(whole.end, part.end) || differ(whole.tag, part.tag) {
                 return Err(broken());
             }
+            whole.tag = whole.tag.or(part.tag);
             whole.end = whole.end.or(part.end);
             part.read.iter().for_each(|(from, to)| whole.add(*from, *to));
         }
@@ -192,7 +202,12 @@ mod tests {
     #[test]
     fn a_damaged_state_is_named() {
         let split = |offset: &str| vec![SplitState { split: "/a".into(), offset: offset.into() }];
-        for offset in ["", "1;2", "1;-;3", "x;-;", "1;-;1-2;"] {
+        let tagged = FileProgress { disk_length: 7, tag: Some(0xab), ..FileProgress::default() };
+        assert_eq!(tagged.encode(), "7;-;;00000000000000ab");
+        assert_eq!(FileProgress::decode(&tagged.encode()), Some(tagged));
+        let versions = [split("7;-;;ab"), split("7;-;;ac")].concat();
+        assert_eq!(Progress::from_splits(&versions).unwrap_err().code().as_str(), "XX001");
+        for offset in ["", "1;2", "1;-;3", "x;-;", "1;-;1-2;", "1;-;1-2;ab;"] {
             assert_eq!(Progress::from_splits(&split(offset)).unwrap_err().code().as_str(), "XX001", "{offset}");
         }
     }

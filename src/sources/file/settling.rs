@@ -63,7 +63,7 @@ impl Settling {
 
     /// A file has no records: nothing of it is ever sent.
     pub fn note_empty(&mut self, path: &Path, disk_length: u64) {
-        self.finish(path.to_path_buf(), FileProgress { disk_length, end: Some(0), read: Vec::new() });
+        self.finish(path.to_path_buf(), FileProgress { disk_length, end: Some(0), ..FileProgress::default() });
     }
 
     fn finish(&mut self, path: PathBuf, progress: FileProgress) {

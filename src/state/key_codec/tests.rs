@@ -22,7 +22,7 @@ pub(in crate::state) enum Value {
 
 impl Value {
     /// The order that keys must have, written without regard to bytes.
-    fn compare(&self, other: &Value) -> Ordering {
+    pub(in crate::state) fn compare(&self, other: &Value) -> Ordering {
         match (self, other) {
             (Value::Null, Value::Null) => Ordering::Equal,
             (Value::Null, _) => Ordering::Less,
@@ -58,7 +58,7 @@ pub(in crate::state) fn types() -> Vec<DataType> {
     ]
 }
 
-fn value_of(ty: &DataType) -> BoxedStrategy<Value> {
+pub(in crate::state) fn value_of(ty: &DataType) -> BoxedStrategy<Value> {
     match ty {
         DataType::Boolean => any::<bool>().prop_map(Value::Boolean).boxed(),
         DataType::Int32 => prop_oneof![any::<i32>(), -2..3i32, Just(i32::MIN), Just(i32::MAX)].prop_map(Value::Int32).boxed(),
@@ -105,7 +105,7 @@ fn primitive<T: arrow::datatypes::ArrowPrimitiveType>(ty: &DataType, values: imp
 }
 
 /// One column of `rows` as an array.
-fn column(ty: &DataType, i: usize, rows: &[Vec<Value>]) -> ArrayRef {
+pub(in crate::state) fn column(ty: &DataType, i: usize, rows: &[Vec<Value>]) -> ArrayRef {
     let values = rows.iter().map(|row| &row[i]);
     match ty {
         DataType::Boolean => {

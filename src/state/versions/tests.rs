@@ -187,7 +187,7 @@ fn reading_after_very_many_versions_costs_a_logarithm() {
     for version in 1..=4_000u64 {
         store.write(version, Writes::from_iter([(version.to_be_bytes(), Some([1]))])).unwrap();
         store.release(version.saturating_sub(5)).unwrap();
-        let overlays = versions.open(version).unwrap().overlays.len();
+        let overlays = versions.open(version).unwrap().content.overlays.len();
         assert!(overlays <= 6 + 13, "{overlays} overlays at version {version}");
     }
     assert_eq!(content(versions.open(4_000).unwrap().as_ref(), &[], &[]).len(), 4_000);
@@ -197,7 +197,7 @@ fn reading_after_very_many_versions_costs_a_logarithm() {
 #[test]
 fn readers_on_other_threads_see_whole_versions() {
     const ACCOUNTS: u64 = 50;
-    for kind in [Kind::Memory, Kind::Rocks] {
+    for kind in [Kind::Memory, Kind::Rocks, Kind::Recent] {
         let (_backends, mut store, versions) = store(kind);
         let account = |i: u64| [&[0, (i % 128) as u8], i.to_be_bytes().as_slice()].concat();
         let balance = |value: &[u8]| i64::from_le_bytes(value.try_into().expect("8 bytes"));

@@ -3,8 +3,8 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -19,10 +19,14 @@ pub enum Weather {
     Silent,
     /// A request is answered with 503.
     Unavailable,
+    /// A request is answered as S3 does where there is no such bucket.
+    NoBucket,
     /// Each is cut after so many bytes from the client.
     Torn(u64),
     /// They are closed as soon as they come.
     Refused,
+    /// Each is cut at a request that would complete an upload; all others are passed on.
+    NoCompletion,
 }
 
 /// The proxy; it ends with the test.
@@ -36,7 +40,12 @@ pub struct Proxy {
 
 /// How long a piece of either direction is waited for before the weather is looked at.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long a connection to the server outlives the client's. What the server has received it carries out, as S3 does; this one gives up in the middle of it where
+/// its connection goes.
+const LINGER: Duration = Duration::from_secs(10);
 const ANSWER_503: &[u8] = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+const ANSWER_404: &[u8] = b"HTTP/1.1 404 Not Found\r\nContent-Type: application/xml\r\nContent-Length: 94\r\nConnection: close\r\n\r\n\
+<Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message></Error>";
 
 impl Proxy {
     /// A proxy before `target`, in fair weather.
@@ -81,11 +90,12 @@ impl Proxy {
         match weather {
             Weather::Refused => {}
             Weather::Silent => while self.is(since) && read(&mut client).is_ok() {},
-            Weather::Unavailable => {
+            Weather::Unavailable | Weather::NoBucket => {
+                let answer = if weather == Weather::NoBucket { ANSWER_404 } else { ANSWER_503 };
                 while self.is(since) {
                     match read(&mut client) {
                         Ok(Some(_)) => {
-                            let _ = client.write_all(ANSWER_503);
+                            let _ = client.write_all(answer);
                             let _ = client.shutdown(Shutdown::Write);
                             // What still comes is read, so that the answer arrives.
                             while self.is(since) && read(&mut client).is_ok() {}
@@ -96,20 +106,25 @@ impl Proxy {
                     }
                 }
             }
-            Weather::Fair | Weather::Slow(_) | Weather::Torn(_) => {
+            Weather::Fair | Weather::Slow(_) | Weather::Torn(_) | Weather::NoCompletion => {
                 let Ok(server) = TcpStream::connect(target) else { return };
                 let _ = server.set_read_timeout(Some(LOOK));
                 let (Ok(client_again), Ok(server_again)) = (client.try_clone(), server.try_clone()) else { return };
-                let back = {
-                    let proxy = self.clone();
-                    std::thread::spawn(move || proxy.pass(server_again, client_again, since, None))
-                };
+                let ended = Arc::new(AtomicBool::new(false));
+                let (proxy, told) = (self.clone(), ended.clone());
+                std::thread::spawn(move || {
+                    let mut server = server_again;
+                    proxy.pass(&mut server, client_again, &told, since, None);
+                    let until = Instant::now() + LINGER;
+                    while Instant::now() < until && read(&mut server).is_ok() {}
+                    let _ = server.shutdown(Shutdown::Both);
+                });
                 let most = match weather {
                     Weather::Torn(most) => Some(most),
                     _ => None,
                 };
-                self.pass(client, server, since, most);
-                let _ = back.join();
+                self.pass(&mut client, server, &ended, since, most);
+                let _ = client.shutdown(Shutdown::Both);
             }
         }
     }
@@ -118,11 +133,11 @@ impl Proxy {
         self.weather.lock().1 == since
     }
 
-    /// Passes on what comes, at most `most` bytes of it, until the weather changes. Then both are cut.
-    fn pass(&self, mut from: TcpStream, mut to: TcpStream, since: u64, most: Option<u64>) {
+    /// Passes on what comes, at most `most` bytes of it, until the weather changes or the other direction has `ended`, and says so.
+    fn pass(&self, from: &mut TcpStream, mut to: TcpStream, ended: &AtomicBool, since: u64, most: Option<u64>) {
         let mut passed = 0;
-        while self.is(since) {
-            let bytes = match read(&mut from) {
+        while self.is(since) && !ended.load(Ordering::SeqCst) {
+            let bytes = match read(from) {
                 Ok(Some(bytes)) => bytes,
                 Ok(None) => continue,
                 Err(()) => break,
@@ -130,15 +145,23 @@ impl Proxy {
             if let Weather::Slow(bytes_per_s) = self.weather.lock().0 {
                 std::thread::sleep(Duration::from_secs_f64(bytes.len() as f64 / bytes_per_s as f64));
             }
+            if self.weather.lock().0 == Weather::NoCompletion && completes_an_upload(&bytes) {
+                break;
+            }
             let left = most.map_or(bytes.len(), |most| (most - passed).min(bytes.len() as u64) as usize);
             if to.write_all(&bytes[..left]).is_err() || left < bytes.len() {
                 break;
             }
             passed += left as u64;
         }
-        let _ = from.shutdown(Shutdown::Both);
-        let _ = to.shutdown(Shutdown::Both);
+        ended.store(true, Ordering::SeqCst);
     }
+}
+
+/// Whether a request begins so that completes an upload. One that begins an upload names none yet.
+fn completes_an_upload(bytes: &[u8]) -> bool {
+    let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    line.starts_with(b"POST ") && String::from_utf8_lossy(line).contains("uploadId=")
 }
 
 /// What has come; `None` where nothing has within [`LOOK`], an error at the end.

@@ -77,6 +77,15 @@ fn check(graph: &StreamGraph) {
                     }
                 }
             }
+            NodeOp::Unnest { array, output, .. } => {
+                let below = &graph.nodes[node.inputs[0].from].schema;
+                let DataType::List(element) = below.field(*array).data_type() else { panic!("UNNEST of {}", below.field(*array)) };
+                assert_eq!(output.len(), node.schema.fields().len());
+                for (from, field) in output.iter().zip(node.schema.fields()) {
+                    let ty = from.map_or(element.data_type(), |column| below.field(column).data_type());
+                    assert_eq!(ty, field.data_type());
+                }
+            }
             NodeOp::Union => {
                 for edge in &node.inputs {
                     assert_eq!(graph.nodes[edge.from].schema, node.schema);

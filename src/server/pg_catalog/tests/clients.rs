@@ -180,3 +180,25 @@ async fn jdbc_finds_types_tables_and_columns() {
                   WHERE c.relnamespace = n.oid AND c.relkind = 'r' AND n.nspname !~ '^pg_' ORDER BY TABLE_NAME";
     assert_eq!(rows(&pg, tables).await, ["bids|~", "pair|~", "users|~"]);
 }
+
+#[tokio::test]
+async fn asyncpg_finds_arrays_and_their_elements() {
+    let pg = pg();
+    let types = include_str!("asyncpg.sql");
+    assert_eq!(pg.parameter_types(types, &catalog()).unwrap().unwrap(), [SqlType::Array(Box::new(SqlType::Int))]);
+    let asked = ScalarValue::List(ScalarValue::new_list_nullable(
+        &[ScalarValue::Int32(Some(1007)), ScalarValue::Int32(Some(2287)), ScalarValue::Int32(Some(23))],
+        &arrow::datatypes::DataType::Int32,
+    ));
+    let (names, mut found) = query_with(&pg, types, &[asked]).await;
+    assert_eq!(names[..7], ["oid", "ns", "name", "kind", "basetype", "elemtype", "elemdelim"]);
+    assert_eq!(names[7..], ["range_subtype", "attrtypoids", "attrnames", "depth", "basetype_name", "elemtype_name", "range_subtype_name"]);
+    // What an array is made of comes before it; those of one depth come in any order.
+    assert_eq!((found[0][2].as_str(), found[0][10].as_str()), ("record", "1"));
+    found.sort();
+    let shown: Vec<String> = found.iter().map(|row| [&row[0], &row[2], &row[3], &row[5]].map(String::as_str).join("|")).collect();
+    assert_eq!(shown, ["1007|_int4|b|23", "2249|record|p|0", "2287|_record|p|2249", "23|int4|b|0"]);
+    let columns = pg.columns(types, &catalog()).await.unwrap().unwrap();
+    assert_eq!(columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>(), names);
+    assert_eq!(columns[0].ty, SqlType::Int);
+}

@@ -1,0 +1,105 @@
+//! Savepoints in folders.
+
+use std::path::{Path, PathBuf};
+
+use weir_catalog::{Error, Result, SqlState};
+
+use super::{ENDING, FILES, METADATA, Savepoint, damaged, exists_in, missing, none_in};
+use crate::checkpoint::storage::checksum_of;
+use crate::checkpoint::{CheckpointStore, FileHandle, Part};
+use crate::seams::files::FilesRef;
+
+/// Makes `savepoint` in the new folder `folder`, durably, of files of `store`, which must keep them meanwhile.
+///
+/// Errors: `42710` where there is a savepoint in it, `58030` where it has other things, `53100` for a full disk. After an error there is no savepoint.
+pub fn write(files: &FilesRef, store: &CheckpointStore, folder: &Path, savepoint: &Savepoint) -> Result<()> {
+    if files.exists(&folder.join(METADATA)) {
+        return Err(exists_in(folder.display()));
+    }
+    let is_ours = |path: &PathBuf| path.file_name().is_some_and(|name| name == FILES || name == "SAVEPOINT.tmp" || name == ENDING);
+    if let Some(other) = files.list(folder)?.iter().find(|path| !is_ours(path)) {
+        return Err(Error::new(SqlState::IO_ERROR, format!("folder \"{}\" is not empty", folder.display()))
+            .with_detail(format!("It has \"{}\".", other.display())));
+    }
+    let result = write_new(files, store, folder, savepoint);
+    if result.is_err() {
+        // On a full disk every byte is worth having; what can't be removed is no savepoint either.
+        let _ = remove(files, folder);
+    }
+    result
+}
+
+fn write_new(files: &FilesRef, store: &CheckpointStore, folder: &Path, savepoint: &Savepoint) -> Result<()> {
+    let own = folder.join(FILES);
+    files.remove_dir(&own)?;
+    files.create_dir(&own)?;
+    let linked = savepoint.distinct_files();
+    store.link(&linked, &own)?;
+    linked.iter().try_for_each(|file| files.sync(&own.join(&file.name)))?;
+    files.sync_dir(&own)?;
+    let temporary = folder.join("SAVEPOINT.tmp");
+    files.write(&temporary, &savepoint.encode()?)?;
+    files.rename(&temporary, &folder.join(METADATA))?;
+    files.sync_dir(folder)
+}
+
+/// The savepoint in `folder`. Errors: `42704` where there is none, `XX001` where its metadata is damaged, `0A000` where a newer version wrote it.
+pub fn read(files: &FilesRef, folder: &Path) -> Result<Savepoint> {
+    let path = folder.join(METADATA);
+    if !files.exists(&path) {
+        return Err(none_in(folder.display(), files.exists(&folder.join(FILES))));
+    }
+    Savepoint::decode(folder.display(), &files.read(&path)?)
+}
+
+/// Removes the savepoint in `folder`, and the folder where nothing else is in it. Once the metadata is gone it is none any more.
+pub fn remove(files: &FilesRef, folder: &Path) -> Result<()> {
+    if files.exists(&folder.join(METADATA)) {
+        files.remove(&folder.join(METADATA))?;
+        files.sync_dir(folder)?;
+    }
+    files.remove(&folder.join("SAVEPOINT.tmp"))?;
+    files.remove_dir(&folder.join(FILES))?;
+    if files.list(folder)?.is_empty() { files.remove_dir(folder) } else { Ok(()) }
+}
+
+/// Brings the files of `part`, of the savepoint in `folder`, into the new folder `into` under their local names, after checking length and content of
+/// each. Errors with `XX001` naming the file that is damaged or missing.
+pub fn fetch(files: &FilesRef, folder: &Path, part: &Part, into: &Path) -> Result<()> {
+    files.create_dir(into)?;
+    for file in &part.files {
+        let path = verified(files, folder, file)?;
+        let target = into.join(&file.local);
+        if file.local.ends_with(".sst") {
+            files.hard_link(&path, &target)?;
+        } else {
+            // A backend may write on in such a file: it gets its own copy.
+            files.copy(&path, &target)?;
+        }
+    }
+    Ok(())
+}
+
+/// The content of a file of the savepoint in `folder`, after checking it.
+pub fn read_file(files: &FilesRef, folder: &Path, file: &FileHandle) -> Result<Vec<u8>> {
+    files.read(&verified(files, folder, file)?)
+}
+
+fn verified(files: &FilesRef, folder: &Path, file: &FileHandle) -> Result<PathBuf> {
+    let path = folder.join(FILES).join(&file.name);
+    if !files.exists(&path) {
+        return Err(missing(file, folder.display()));
+    }
+    let (bytes, checksum) = checksum_of(files, &path)?;
+    if bytes != file.bytes || checksum != file.checksum {
+        return Err(damaged(file, folder.display(), bytes, checksum));
+    }
+    Ok(path)
+}
+
+/// The bytes of files that nothing but the savepoint in `folder` keeps on the disk.
+pub fn pinned_bytes(folder: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let entries = std::fs::read_dir(folder.join(FILES)).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.metadata().ok()).filter(|file| file.nlink() == 1).map(|file| file.len()).sum()
+}

@@ -1,0 +1,176 @@
+//! Where savepoints are, and how they are made, read and removed there.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_catalog::{Error, Result};
+
+use super::objects::{Buckets, InObjects};
+use super::{Savepoint, folder};
+use crate::checkpoint::{CheckpointStore, FileHandle, Part};
+use crate::seams::files::FilesRef;
+use crate::seams::objects::{ObjectUrl, Permits};
+
+/// Where a savepoint is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    Folder(PathBuf),
+    /// Below a prefix of an object store.
+    Objects(ObjectUrl),
+}
+
+impl Place {
+    /// Reads what a user says: a path, which is made absolute, a `file://` URL, or `s3://bucket/prefix`. Errors: `0A000` for other URLs, `22023` for what can't
+    /// be read.
+    pub fn parse(location: &str) -> Result<Place> {
+        if ObjectUrl::is_url(location) {
+            return ObjectUrl::parse(location).map(Place::Objects);
+        }
+        let path = location.strip_prefix("file://").unwrap_or(location);
+        if path.contains("://") {
+            return Err(Error::unsupported(format!("savepoints at \"{location}\" are not supported"))
+                .with_hint("Name a folder, as a path or a file:// URL, or s3://bucket/prefix."));
+        }
+        absolute(Path::new(path)).map(Place::Folder)
+    }
+
+    /// Reads what [`Place::record`] gave.
+    pub fn recorded(text: &str) -> Result<Place> {
+        if ObjectUrl::is_url(text) { ObjectUrl::parse(text).map(Place::Objects) } else { Ok(Place::Folder(PathBuf::from(text))) }
+    }
+
+    /// As it stands in the catalog, and in notes. Errors with `0A000` where a path is no text.
+    pub fn record(&self) -> Result<String> {
+        match self {
+            Place::Folder(path) => {
+                path.to_str().map(str::to_string).ok_or_else(|| Error::unsupported("the path of a savepoint is not valid UTF-8"))
+            }
+            Place::Objects(url) => Ok(url.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Folder(path) => path.display().fmt(formatter),
+            Place::Objects(url) => url.fmt(formatter),
+        }
+    }
+}
+
+/// `path` as it is called from everywhere. Errors with `22023` where it is empty, `58030` where the working directory is gone.
+pub fn absolute(path: &Path) -> Result<PathBuf> {
+    if path.as_os_str().is_empty() {
+        return Err(Error::new(weir_catalog::SqlState::INVALID_PARAMETER_VALUE, "a path is empty"));
+    }
+    std::path::absolute(path).map_err(|e| Error::io(format!("find \"{}\"", path.display()), &e))
+}
+
+/// Makes, reads and removes savepoints, wherever they are. All calls wait for disk or network.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Of this machine.
+    pub(super) files: FilesRef,
+    buckets: Arc<Buckets>,
+}
+
+impl Places {
+    /// Of a process whose files are `files`. What goes to object stores is bounded by `permits`, and on its way in folders below `scratch`.
+    pub fn new(files: FilesRef, scratch: PathBuf, permits: Arc<Permits>) -> Places {
+        Places { buckets: Arc::new(Buckets::new(scratch, permits)), files }
+    }
+
+    /// How long a call may take that waits for an object store.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.buckets.set_timeout(timeout);
+    }
+
+    /// Ends calls that wait for an object store, those under way and those to come.
+    pub fn stop(&self) {
+        self.buckets.stop();
+    }
+
+    fn objects<'a>(&'a self, url: &'a ObjectUrl) -> Result<InObjects<'a>> {
+        self.buckets.at(&self.files, url)
+    }
+
+    /// Makes `savepoint` in `place`, durably, of files of `store`, which must keep them meanwhile.
+    ///
+    /// Errors: `42710` where there is a savepoint in it, `58030` where it has other things or can't be written to, `53100` for a full disk. After an error there
+    /// is no savepoint.
+    pub fn write(&self, store: &CheckpointStore, place: &Place, savepoint: &Savepoint) -> Result<()> {
+        match place {
+            Place::Folder(folder) => folder::write(&self.files, store, folder, savepoint),
+            Place::Objects(url) => self.objects(url)?.write(store, savepoint),
+        }
+    }
+
+    /// The savepoint in `place`. Errors: `42704` where there is none, `XX001` where its metadata is damaged, `0A000` where a newer version wrote it.
+    pub fn read(&self, place: &Place) -> Result<Savepoint> {
+        match place {
+            Place::Folder(folder) => folder::read(&self.files, folder),
+            Place::Objects(url) => self.objects(url)?.read(),
+        }
+    }
+
+    /// Removes the savepoint in `place`. Once the metadata is gone it is none any more.
+    pub fn remove(&self, place: &Place) -> Result<()> {
+        match place {
+            Place::Folder(folder) => folder::remove(&self.files, folder),
+            Place::Objects(url) => self.objects(url)?.remove(),
+        }
+    }
+
+    /// Brings the files of `part`, of the savepoint in `place`, into the new folder `into` under their local names, after checking length and content of
+    /// each. Errors with `XX001` naming the file that is damaged or missing.
+    pub fn fetch(&self, place: &Place, part: &Part, into: &Path) -> Result<()> {
+        match place {
+            Place::Folder(folder) => folder::fetch(&self.files, folder, part, into),
+            Place::Objects(url) => self.objects(url)?.fetch(part, into),
+        }
+    }
+
+    /// The content of a file of the savepoint in `place`, after checking it.
+    pub fn read_file(&self, place: &Place, file: &FileHandle) -> Result<Vec<u8>> {
+        match place {
+            Place::Folder(folder) => folder::read_file(&self.files, folder, file),
+            Place::Objects(url) => self.objects(url)?.read_file(file),
+        }
+    }
+
+    /// The bytes of files that nothing but `savepoint`, which is in `place`, keeps. In an object store that is all of them.
+    pub fn pinned_bytes(&self, place: &Place, savepoint: &Result<Savepoint>) -> u64 {
+        match place {
+            Place::Folder(folder) => folder::pinned_bytes(folder),
+            Place::Objects(_) => savepoint.as_ref().map_or(0, Savepoint::bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_absolute_and_read_as_they_are_recorded() {
+        let here = std::env::current_dir().unwrap();
+        for (said, is) in [
+            ("/backup/a", "/backup/a".to_string()),
+            ("file:///backup/a", "/backup/a".to_string()),
+            ("./a/b", here.join("a/b").display().to_string()),
+            ("a", here.join("a").display().to_string()),
+            ("s3://bucket/some/where/", "s3://bucket/some/where".to_string()),
+            ("s3a://bucket", "s3://bucket".to_string()),
+        ] {
+            let place = Place::parse(said).unwrap();
+            assert_eq!((place.to_string(), place.record().unwrap()), (is.clone(), is), "{said}");
+            assert_eq!(Place::recorded(&place.record().unwrap()).unwrap(), place, "{said}");
+        }
+        for (wrong, code) in [("", "22023"), ("file://", "22023"), ("http://a/b", "0A000"), ("s3://a/../b", "22023")] {
+            assert_eq!(Place::parse(wrong).unwrap_err().code().as_str(), code, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Savepoints that earlier versions wrote: each is described and read as it was then, and views that begin with it have the batch answer over other rows.
+//!
+//! `tests/compat/<version>/savepoints.tar.gz` has folders of savepoints of that format, `savepoints.jsonl` beside it what was answered of them.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::{answer, compat, tar};
+use crate::savepoints::{check, rows};
+use crate::server::{Server, Session, settings};
+
+/// What savepoints of one format are made by.
+struct Golden {
+    version: &'static str,
+    tables: &'static [&'static str],
+    /// The rows that the savepoints have, and others.
+    before: &'static [&'static str],
+    after: &'static [&'static str],
+    /// Views with their queries; inputs first.
+    views: &'static [(&'static str, &'static str)],
+}
+
+/// A batch query's form of what a view reads from a stream.
+const WHOLE: (&str, &str) = ("FROM bid ", "FROM whole ");
+
+const GOLDEN: [Golden; 2] = [
+    Golden {
+        version: "v1",
+        tables: &[
+            "CREATE TABLE every (id BIGINT PRIMARY KEY, b BOOLEAN, i INT, d DOUBLE PRECISION, n NUMERIC(20,3), t TEXT, ts TIMESTAMP(3))",
+            "CREATE TABLE no_key (g INT, t TEXT)",
+            "CREATE TABLE bid WITH (connector = 'nexmark', 'table' = 'bid', 'events.num' = '3000', 'events.rate' = '100000')",
+            "CREATE TABLE whole WITH (connector = 'nexmark', 'table' = 'bid', 'events.num' = '3000')",
+        ],
+        before: &[
+            "INSERT INTO every VALUES (1, true, 7, 0.5, 12345678901234567.125, 'zażółć', '2024-02-29 12:34:56.789'), (2, NULL, NULL, NULL, NULL, NULL, NULL), (3, false, -7, -1e300, -0.001, '', '1969-12-31 23:59:59.999')",
+            "INSERT INTO no_key VALUES (1, 'a'), (1, 'a'), (1, NULL), (2, 'b'), (NULL, 'c')",
+        ],
+        after: &[
+            "INSERT INTO every VALUES (1, true, 8, 0.5, 1, 'other', '2024-02-29 12:34:56.789'), (3, false, -7, -1e300, -0.001, '', '1969-12-31 23:59:59.999'), (4, NULL, 2000000000, 0, 0, 'x', '9999-12-31 23:59:59.999')",
+            "INSERT INTO no_key VALUES (1, 'a'), (2, 'c'), (7, NULL)",
+        ],
+        views: &[
+            (
+                "numbers",
+                "SELECT b, sum(i) AS i, sum(n) AS n, avg(d) AS d, min(ts) AS earliest, max(n) AS most, bool_and(i > 0) AS positive, count(DISTINCT i % 2) AS kinds, count(*) FILTER (WHERE t IS NULL) AS nameless FROM every GROUP BY b",
+            ),
+            ("filtered", "SELECT id, upper(t) AS t, i + 1 AS j, ts FROM every WHERE i IS NOT NULL"),
+            ("repeated", "SELECT t FROM no_key"),
+            ("texts", "SELECT DISTINCT t FROM no_key"),
+            ("total", "SELECT count(*) AS rows, sum(n) AS n FROM every"),
+            ("grouped", "SELECT g, count(*) AS n, count(t) AS texts, min(t) AS first, max(t) AS last FROM no_key GROUP BY g"),
+            ("of_views", "SELECT n, count(*) AS groups FROM grouped GROUP BY n"),
+            ("together", "SELECT t FROM no_key UNION ALL SELECT t FROM every"),
+            ("bids", "SELECT auction % 5 AS a, count(*) AS n, max(price) AS price FROM bid GROUP BY auction % 5"),
+        ],
+    },
+    Golden {
+        version: "v2",
+        tables: &["CREATE TABLE nested (id BIGINT PRIMARY KEY, tags TEXT[], place ROW<x INT, names TEXT[]>)"],
+        before: &[
+            "INSERT INTO nested VALUES (1, ARRAY['a', 'b'], ROW(1, ARRAY['n'])), (2, ARRAY['a', 'b'], NULL), (3, NULL, ROW(NULL, NULL)), (4, ARRAY['c'], ROW(2, ARRAY['m', NULL]))",
+        ],
+        after: &[
+            "INSERT INTO nested VALUES (1, ARRAY['a'], ROW(1, ARRAY['n'])), (4, ARRAY['c'], ROW(2, ARRAY['m', NULL])), (5, NULL, NULL)",
+        ],
+        views: &[
+            ("by_tags", "SELECT tags, count(*) AS n, max(id) AS last FROM nested GROUP BY tags"),
+            ("places", "SELECT id, place, place.x AS x FROM nested"),
+            ("kinds", "SELECT DISTINCT place FROM nested"),
+        ],
+    },
+];
+
+fn archive(golden: &Golden) -> (PathBuf, PathBuf) {
+    let version = compat().join(golden.version);
+    (version.join("savepoints.tar.gz"), version.join("savepoints.jsonl"))
+}
+
+/// A statement as it is kept, for the savepoints in `folder`.
+fn at(folder: &Path, sql: &str) -> String {
+    sql.replace('$', &folder.display().to_string())
+}
+
+async fn must_all(session: &Session, statements: &[&str]) {
+    for statement in statements {
+        session.must(statement).await;
+    }
+}
+
+/// Waits until the stream has been read to its end, where there is one.
+async fn until_read(session: &Session, golden: &Golden) {
+    if !golden.views.iter().any(|(view, _)| *view == "bids") {
+        return;
+    }
+    let all = session.must_count("SELECT count(*) FROM whole").await;
+    let deadline = std::time::Instant::now() + crate::server::PATIENCE;
+    while session.must_count("SELECT coalesce(sum(n), 0) FROM bids").await < all {
+        assert!(std::time::Instant::now() < deadline, "the stream does not come to its end");
+        session.must("FLUSH").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn savepoints_of_earlier_versions_are_read_and_go_on() {
+    for golden in &GOLDEN {
+        let (packed, answers) = archive(golden);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        tar(&["-xz"], &packed, folder.path());
+        let answers = std::fs::read_to_string(answers).expect("the answers are there");
+        assert!(answers.lines().count() >= 2 * golden.views.len(), "{}", golden.version);
+        for parallelism in ["1", "3"] {
+            for (view, _) in golden.views {
+                let metadata = std::fs::read(folder.path().join(view).join("SAVEPOINT")).expect("a savepoint");
+                let format = format!("weir-savepoint {} ", &golden.version[1..]);
+                assert!(metadata.starts_with(format.as_bytes()), "{view} is not of format {}", golden.version);
+            }
+            let what = format!("{} at parallelism {parallelism}", golden.version);
+            let mut server = Server::start(&settings(&[("parallelism", parallelism)]));
+            let mut session = server.connect().await;
+            for line in answers.lines() {
+                let kept: Value = serde_json::from_str(line).expect("JSON");
+                let sql = kept["sql"].as_str().expect("a statement");
+                assert_eq!(answer(&session, &at(folder.path(), sql)).await, kept["rows"], "{what}: {sql}");
+            }
+            must_all(&session, golden.tables).await;
+            must_all(&session, golden.after).await;
+            for (view, query) in golden.views {
+                let create = format!("CREATE MATERIALIZED VIEW {view} FROM SAVEPOINT '{}' AS {query}", folder.path().join(view).display());
+                let explained = rows(&session, &format!("EXPLAIN {create}")).await;
+                assert!(!explained.is_empty() && explained.iter().all(|row| row[2] == "reused"), "{what}: {explained:?}");
+                session.must(&create).await;
+            }
+            for round in 0..3 {
+                until_read(&session, golden).await;
+                for (view, query) in golden.views {
+                    check(&session, view, &query.replace(WHOLE.0, WHOLE.1)).await;
+                }
+                match round {
+                    0 => match golden.version {
+                        "v1" => must_all(&session, &["DELETE FROM every WHERE id = 3", "DELETE FROM no_key WHERE t = 'a'"]).await,
+                        _ => must_all(&session, &["DELETE FROM nested WHERE id = 4"]).await,
+                    },
+                    _ => {
+                        server.restart();
+                        session = server.connect().await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Writes the savepoints of the present version: run by hand, once a format.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "writes into tests/compat"]
+async fn make_golden_savepoints() {
+    for golden in &GOLDEN {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let server = Server::start(&settings(&[("parallelism", "2"), ("checkpoint_interval", "1 h")]));
+        let session = server.connect().await;
+        must_all(&session, golden.tables).await;
+        must_all(&session, golden.before).await;
+        for (view, query) in golden.views {
+            session.must(&format!("CREATE MATERIALIZED VIEW {view} AS {query}")).await;
+        }
+        until_read(&session, golden).await;
+        let mut answers = String::new();
+        let mut keep = async |sql: String| {
+            let rows = answer(&session, &at(folder.path(), &sql)).await;
+            answers += &format!("{}\n", json!({"sql": sql, "rows": rows}));
+        };
+        for (view, _) in golden.views {
+            session.must(&format!("CREATE SAVEPOINT {view} FOR {view} AT '{}'", folder.path().join(view).display())).await;
+            keep(format!("DESCRIBE SAVEPOINT '$/{view}'")).await;
+            for state in rows(&session, &format!("DESCRIBE SAVEPOINT {view}")).await.iter().filter(|state| state[1] != "splits") {
+                keep(format!("SELECT * FROM savepoint_state('$/{view}', '{}', '{}')", state[0], state[1])).await;
+            }
+        }
+        let (packed, kept) = archive(golden);
+        std::fs::write(kept, answers).expect("it can be written");
+        let plain = ["-cz", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"];
+        tar(&plain, &packed, folder.path());
+    }
+}
