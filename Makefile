@@ -10,7 +10,7 @@ TESTS = --workspace --locked --features weir/planted-faults
 # The number that all tests draw from; `make test-long` draws one of its own.
 SEED = 20260131
 
-.PHONY: demo serve test build-tests test-long lint bench bench-rocksdb bench-flink setup setup-tests
+.PHONY: demo serve test test-named build-tests test-long lint bench bench-rocksdb bench-flink setup setup-tests
 
 demo: setup
 	cargo build --bin weir
@@ -24,6 +24,11 @@ test: setup-tests
 	cargo test $(TESTS) --doc
 	PROPTEST_RNG_SEED=$${WEIR_TEST_SEED:-$(SEED)} WEIR_TEST_SEED=$${WEIR_TEST_SEED:-$(SEED)} \
 		cargo test $(TESTS) --lib --bins --tests --no-fail-fast
+
+# Some tests, by their whole names, one after another.
+test-named: setup-tests
+	PROPTEST_RNG_SEED=$${WEIR_TEST_SEED:-$(SEED)} WEIR_TEST_SEED=$${WEIR_TEST_SEED:-$(SEED)} \
+		cargo test $(TESTS) --lib --bins --tests --no-fail-fast -- --exact --test-threads 1 $(NAMES)
 
 build-tests: setup-tests
 	cargo test $(TESTS) --no-run
