@@ -30,6 +30,15 @@ const START_POLL: Duration = Duration::from_millis(50);
 /// What a view is called until it takes the place of the one that it is built to replace. No user's name begins so.
 pub const UPGRADE_PREFIX: &str = "weir_upgrade_";
 
+/// What came of an attempt to pin checkpoints.
+enum Pinning {
+    All(Vec<PinnedCheckpoint>),
+    /// One has none yet.
+    Starting,
+    /// The stored tables have moved on from one, or another checkpoint has begun.
+    Apart,
+}
+
 /// A savepoint, for those who list them.
 #[derive(Clone, Debug)]
 pub struct SavepointSummary {
@@ -87,9 +96,8 @@ impl Engine {
         Ok(stopped)
     }
 
-    /// A savepoint of `job` for the job `successor`, which takes its place. It goes when it is dropped, and with the next start.
-    pub async fn scratch_savepoint(self: &Arc<Self>, job: &Arc<Job>, successor: ObjectId) -> Result<ScratchSavepoint> {
-        let pinned = self.checkpoint_to_save(job.id, false).await?;
+    /// A savepoint of a job, for the job `successor`, which takes its place. It goes when it is dropped, and with the next start.
+    pub async fn scratch_savepoint(&self, pinned: PinnedCheckpoint, successor: ObjectId) -> Result<ScratchSavepoint> {
         let folder = self.settings().data_dir.join("scratch").join(format!("upgrade-{successor}"));
         self.write_unnamed(pinned, &folder).await?;
         Ok(ScratchSavepoint { files: self.files.clone(), folder })
@@ -119,39 +127,69 @@ impl Engine {
 
     /// A durable checkpoint of `job`, made now, with the stored tables as of its very commit where it reads one.
     async fn checkpoint_to_save(&self, job: ObjectId, stop: bool) -> Result<PinnedCheckpoint> {
+        let mut pinned = self.checkpoints_of(&[job], stop).await?;
+        pinned.pop().ok_or_else(|| Error::internal("a checkpoint was not pinned"))
+    }
+
+    /// Durable checkpoints of `jobs`, in their order, made now, each with the stored tables as of its very commit where the job reads one. What takes a
+    /// checkpoint together costs one.
+    pub async fn checkpoints_to_save(&self, jobs: &[ObjectId]) -> Result<Vec<PinnedCheckpoint>> {
+        self.checkpoints_of(jobs, false).await
+    }
+
+    async fn checkpoints_of(&self, jobs: &[ObjectId], stop: bool) -> Result<Vec<PinnedCheckpoint>> {
         let patience = tokio::time::Instant::now() + START_PATIENCE;
         let mut attempt = 0;
         while attempt < ATTEMPTS {
-            self.wait_for_start(job, patience).await;
+            for job in jobs {
+                self.wait_for_start(*job, patience).await;
+            }
             let held = self.tables().hold_folds();
-            let (done, told) = oneshot::channel();
-            self.tell(Event::Checkpoint { of: Some(job), done })?;
-            told.await.map_err(|_| shutting_down())??;
-            let (done, told) = oneshot::channel();
-            self.tell(Event::Pin { job, stop, done })?;
-            let pinned = match told.await.map_err(|_| shutting_down())? {
-                Err(_) if tokio::time::Instant::now() < patience && self.can_be_waited_for(job).await => {
-                    drop(held);
-                    tokio::time::sleep(START_POLL).await;
-                    continue;
-                }
-                pinned => pinned?,
-            };
+            let mut asked = Vec::with_capacity(jobs.len());
+            for job in jobs {
+                let (done, told) = oneshot::channel();
+                self.tell(Event::Checkpoint { of: Some(*job), done })?;
+                asked.push(told);
+            }
+            for told in asked {
+                told.await.map_err(|_| shutting_down())??;
+            }
+            let pinning = self.pin_all(jobs, stop, patience).await?;
             drop(held);
-            if let Some(pinned) = pinned {
-                let commit = pinned.checkpoint.commit;
-                if !reads_tables(&pinned.graph) || pinned.tables.as_ref().is_some_and(|tables| tables.commit == commit) {
-                    return Ok(pinned);
+            match pinning {
+                Pinning::All(pinned) => return Ok(pinned),
+                Pinning::Starting => tokio::time::sleep(START_POLL).await,
+                Pinning::Apart => {
+                    tokio::time::sleep(Duration::from_millis(10 << attempt.min(6))).await;
+                    attempt += 1;
                 }
             }
-            tokio::time::sleep(Duration::from_millis(10 << attempt.min(6))).await;
-            attempt += 1;
         }
         Err(Error::new(
             SqlState::parse("55P03").unwrap_or(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE),
             "the stored tables change too fast for a savepoint",
         )
         .with_hint("Try again when less is written."))
+    }
+
+    /// Pins the newest checkpoints of `jobs`. Who has none is waited for until `patience`.
+    async fn pin_all(&self, jobs: &[ObjectId], stop: bool, patience: tokio::time::Instant) -> Result<Pinning> {
+        let mut all = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            let (done, told) = oneshot::channel();
+            self.tell(Event::Pin { job: *job, stop, done })?;
+            let pinned = match told.await.map_err(|_| shutting_down())? {
+                Err(_) if tokio::time::Instant::now() < patience && self.can_be_waited_for(*job).await => return Ok(Pinning::Starting),
+                pinned => pinned?,
+            };
+            let fits = |pinned: &PinnedCheckpoint| {
+                let commit = pinned.checkpoint.commit;
+                !reads_tables(&pinned.graph) || pinned.tables.as_ref().is_some_and(|tables| tables.commit == commit)
+            };
+            let Some(pinned) = pinned.filter(fits) else { return Ok(Pinning::Apart) };
+            all.push(pinned);
+        }
+        Ok(Pinning::All(all))
     }
 
     /// A durable checkpoint of `job`, made now. Waits for a job that is starting.
@@ -248,14 +286,13 @@ impl Engine {
         StatePlan::new(&self.read_savepoint(place)?, graph, catalog, uids, self.engine_id)
     }
 
-    /// What a job with the plan `graph` over `catalog` would take over of the running `job`: of a savepoint of it made now. Waits for a checkpoint of it.
-    pub async fn plan_upgrade(&self, catalog: &Catalog, job: &Arc<Job>, graph: &StreamGraph) -> Result<StatePlan> {
-        let pinned = self.checkpoint_to_save(job.id, false).await?;
-        let saved = savepoint_of("", self.engine_id, self.clock().now_us(), &pinned, &self.catalog())?;
+    /// What a job with the plan `graph` over `catalog` would take over of the running job that `pinned` is of.
+    pub fn plan_upgrade(&self, catalog: &Catalog, pinned: &PinnedCheckpoint, graph: &StreamGraph) -> Result<StatePlan> {
+        let saved = savepoint_of("", self.engine_id, self.clock().now_us(), pinned, &self.catalog())?;
         StatePlan::new(&saved, graph, catalog, &[], self.engine_id)
     }
 
-    /// As [`Engine::plan_upgrade`], of a sink whose query changes. Errors as [`SinkChange::new`].
+    /// As [`Engine::plan_upgrade`], of a sink whose query changes. Waits for a checkpoint of it. Errors as [`SinkChange::new`].
     pub async fn plan_sink_change(&self, catalog: &Catalog, job: &Arc<Job>, graph: &StreamGraph) -> Result<SinkChange> {
         let pinned = self.checkpoint_to_save(job.id, false).await?;
         let before = self.catalog();

@@ -27,6 +27,7 @@ use super::alter_sink::{AlteredSink, check_same_columns};
 use super::session::{CreateGuard, Reply, Session, drop_given_up};
 use crate::job::compatibility::Verdict;
 use crate::job::engine::NewJob;
+use crate::job::manager::PinnedCheckpoint;
 use crate::job::savepoints::{Stopped, UPGRADE_PREFIX};
 use crate::job::upgrade::StatePlan;
 use crate::seams::spawn::Spawner;
@@ -146,18 +147,20 @@ impl Session {
         self.outside_block("ALTER ... AS")?;
         let catalog = self.catalog();
         let mut upgrade = self.plan_alter(&catalog, parsed, name)?;
+        let mut saved = Vec::new();
         if upgrade.altered_sink.is_some() {
             let (plan, other_result) = self.plan_change(&upgrade).await?;
             plan.check_allowed(allow_non_restored_state)?;
             upgrade.altered_sink = Some(AlteredSink { other_result, allow_non_restored_state });
         } else {
-            for sink in upgrade.sinks() {
-                self.plan_sink(&upgrade, sink).await?;
+            saved = self.save_former(&upgrade).await?;
+            for (sink, saved) in upgrade.successors.iter().zip(&saved).filter(|(successor, _)| !successor.is_view()) {
+                self.plan_sink(&upgrade, sink, saved)?;
             }
         }
         let mut guard = self.guard_created();
         let done = async {
-            self.build_successors(&catalog, &upgrade, allow_non_restored_state, &mut guard).await?;
+            self.build_successors(&catalog, &upgrade, saved, allow_non_restored_state, &mut guard).await?;
             self.take_places(&upgrade, &mut guard).await
         };
         if let Err(error) = done.await {
@@ -180,22 +183,29 @@ impl Session {
     /// What becomes of the state of an altered view, and of each job that reads it.
     pub(super) async fn explain_upgrade(&self, catalog: &Arc<Catalog>, parsed: &Parsed, name: &str) -> Result<Vec<(String, StatePlan)>> {
         let upgrade = self.plan_alter(catalog, parsed, name)?;
+        if let (Some(sink), true) = (upgrade.successors.first(), upgrade.altered_sink.is_some()) {
+            return Ok(vec![(sink.job.name.clone(), self.plan_change(&upgrade).await?.0)]);
+        }
         let mut plans = Vec::new();
-        for successor in &upgrade.successors {
-            let plan = if upgrade.altered_sink.is_some() {
-                self.plan_change(&upgrade).await?.0
-            } else if successor.is_view() {
-                self.engine.plan_upgrade(&upgrade.after, &successor.former, &successor.graph).await?
+        for (successor, saved) in upgrade.successors.iter().zip(&self.save_former(&upgrade).await?) {
+            let plan = if successor.is_view() {
+                self.engine.plan_upgrade(&upgrade.after, saved, &successor.graph)?
             } else {
-                self.plan_sink(&upgrade, successor).await?
+                self.plan_sink(&upgrade, successor, saved)?
             };
             plans.push((successor.job.name.clone(), plan));
         }
         Ok(plans)
     }
 
-    async fn plan_sink(&self, upgrade: &Upgrade, sink: &Successor) -> Result<StatePlan> {
-        let plan = self.engine.plan_upgrade(&upgrade.after, &sink.former, &sink.graph).await?;
+    /// A checkpoint of each job that gets a successor, in their order, and all at one barrier: one for each would cost as many.
+    async fn save_former(&self, upgrade: &Upgrade) -> Result<Vec<PinnedCheckpoint>> {
+        let former: Vec<ObjectId> = upgrade.successors.iter().map(|successor| successor.former.id).collect();
+        self.engine.checkpoints_to_save(&former).await
+    }
+
+    fn plan_sink(&self, upgrade: &Upgrade, sink: &Successor, saved: &PinnedCheckpoint) -> Result<StatePlan> {
+        let plan = self.engine.plan_upgrade(&upgrade.after, saved, &sink.graph)?;
         check_goes_on(upgrade, sink, &plan)?;
         Ok(plan)
     }
@@ -291,19 +301,21 @@ impl Session {
         Ok(Successor { former: Arc::new(job.clone()), job: successor, graph: Arc::new(graph) })
     }
 
-    /// Makes the changed view, and the views that read it, beside the former ones. When this returns each has all its rows, and a checkpoint.
+    /// Makes the changed view, and the views that read it, beside the former ones, of which `saved` has the checkpoints. When this returns each has all its
+    /// rows, and a checkpoint.
     async fn build_successors(
         &self,
         catalog: &Arc<Catalog>,
         upgrade: &Upgrade,
+        saved: Vec<PinnedCheckpoint>,
         allow_non_restored_state: bool,
         guard: &mut CreateGuard,
     ) -> Result<()> {
-        let views = || upgrade.successors.iter().filter(|successor| successor.is_view());
-        let names: Vec<(ObjectId, String)> = views().map(|successor| (successor.job.id, successor.job.name.clone())).collect();
+        let views = upgrade.successors.iter().filter(|successor| successor.is_view());
+        let names: Vec<(ObjectId, String)> = views.map(|successor| (successor.job.id, successor.job.name.clone())).collect();
         let mut planned_over = catalog.as_ref().clone();
-        for successor in views() {
-            let saved = self.engine.scratch_savepoint(&successor.former, successor.job.id).await?;
+        for (successor, saved) in upgrade.successors.iter().zip(saved).filter(|(successor, _)| successor.is_view()) {
+            let saved = self.engine.scratch_savepoint(saved, successor.job.id).await?;
             let savepoint = saved.folder.to_str().ok_or_else(|| Error::unsupported("the path of the data folder is not valid UTF-8"))?;
             let hidden = Job {
                 name: format!("{UPGRADE_PREFIX}{}", successor.job.id),
