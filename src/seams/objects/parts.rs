@@ -258,10 +258,11 @@ impl Shared {
         let bytes = bytes.clone();
         let failure = match sent {
             Ok(Outcome::Done(part)) => {
-                state.parts[at] = Part::Stored(part.content_id);
-                drop(state);
+                // Counted no more when it can be seen to have arrived, and not later.
                 self.uploads.stored.fetch_add(1, Ordering::AcqRel);
                 self.uploads.let_go(bytes.len());
+                state.parts[at] = Part::Stored(part.content_id);
+                drop(state);
                 self.settled.notify_all();
                 return;
             }
