@@ -260,6 +260,28 @@ fn uploads_that_nobody_was_told_of_are_called_off() {
 }
 
 #[test]
+fn an_upload_that_is_given_up_while_it_is_begun_is_called_off() {
+    let (store, objects) = MemoryStore::bucket();
+    let kept = Arc::new(AtomicIsize::new(0));
+    let uploads = {
+        let kept = kept.clone();
+        Uploads::new(objects, 1 << 20, move |bytes| {
+            kept.fetch_add(bytes, Ordering::SeqCst);
+        })
+    };
+    store.beginnings_held.store(true, Ordering::SeqCst);
+    let upload = uploads.begin("a").unwrap();
+    for part in [b"one", b"two"] {
+        upload.push(part.to_vec()).unwrap();
+    }
+    wait_until("it has begun", || store.uploads() == 1);
+    drop(upload);
+    assert_eq!(kept.load(Ordering::SeqCst), 0);
+    store.beginnings_held.store(false, Ordering::SeqCst);
+    wait_until("it is called off", || store.uploads() == 0);
+}
+
+#[test]
 fn a_writer_waits_for_room_and_is_told_when_nothing_arrives() {
     let (store, objects) = MemoryStore::bucket();
     objects.set_timeout(Duration::from_millis(50));
