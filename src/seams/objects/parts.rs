@@ -214,6 +214,11 @@ impl PartedUpload {
             shared.settled.wait(&mut state);
         }
     }
+
+    /// Whoever was told of it, by [`PartedUpload::wait`], has no use for it: it is called off when it goes.
+    pub fn take_back(&self) {
+        self.0.state.lock().told = false;
+    }
 }
 
 impl Part {
