@@ -35,6 +35,7 @@ fn counted_permits() -> (Arc<Permits>, Arc<AtomicIsize>, Arc<AtomicIsize>) {
 fn chunks_on_their_way_are_bounded_and_counted_and_transfers_that_share_them_end() {
     let (permits, held, most) = counted_permits();
     let objects = throttled(Duration::from_millis(2), permits);
+    objects.set_timeout(5 * PATIENCE);
     let content: Vec<u8> = (0..4 * CHUNK_BYTES + 7).map(|at| (at / 1000) as u8).collect();
     std::thread::scope(|scope| {
         for thread in 0..4 {
