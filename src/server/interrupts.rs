@@ -119,30 +119,34 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_held_ends_first_and_what_was_done_is_taken_back() {
-        let interrupts = Interrupts::default();
+        let (interrupts, begun) = (Interrupts::default(), Notify::new());
         let (committed, taken_back) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let statement = async {
             let held = interrupts.hold();
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            begun.notify_one();
+            interrupts.wanted().await;
+            // As a commit that is on its way to the disk.
+            tokio::time::sleep(Duration::from_millis(5)).await;
             committed.store(true, Ordering::SeqCst);
-            drop(held);
             let _guard = OnDrop(interrupts.clone(), taken_back.clone());
+            drop(held);
             std::future::pending::<()>().await;
         };
-        let ended = interrupts.run_until(statement, tokio::time::sleep(Duration::from_millis(1))).await;
+        let ended = interrupts.run_until(statement, begun.notified()).await;
         assert!(ended.is_none());
         assert!(committed.load(Ordering::SeqCst) && taken_back.load(Ordering::SeqCst));
     }
 
     #[tokio::test]
     async fn who_holds_an_interrupt_off_can_end_the_statement_itself() {
-        let interrupts = Interrupts::default();
+        let (interrupts, begun) = (Interrupts::default(), Notify::new());
         let statement = async {
             let _held = interrupts.hold();
+            begun.notify_one();
             interrupts.wanted().await;
             "ended"
         };
-        let ended = interrupts.run_until(statement, tokio::time::sleep(Duration::from_millis(1))).await;
+        let ended = interrupts.run_until(statement, begun.notified()).await;
         assert_eq!(ended, Some("ended"));
         // The next statement knows nothing of it.
         let statement = async { tokio::time::timeout(Duration::from_millis(5), interrupts.wanted()).await.is_err() };

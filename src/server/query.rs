@@ -91,8 +91,9 @@ impl MemoryPool for QueryMemory {
     }
 
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
-        self.queries.shrink(reservation, shrink);
+        // Counted no more before another query can have it: else it would be counted twice for a moment.
         self.counted.subtract(shrink);
+        self.queries.shrink(reservation, shrink);
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> datafusion::error::Result<()> {

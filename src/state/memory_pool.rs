@@ -18,6 +18,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
+
 use super::SharedRocks;
 
 /// The cache may always have one in so many of the pool's bytes.
@@ -35,6 +37,8 @@ pub struct MemoryPool {
     owners: AtomicUsize,
     cache: Option<SharedRocks>,
     cache_capacity: AtomicUsize,
+    /// Held by who changes it.
+    fitting: Mutex<()>,
 }
 
 /// What one owner holds that can shrink when told to.
@@ -65,7 +69,7 @@ impl MemoryPool {
 
     fn make(limit: usize, cache: Option<SharedRocks>) -> Arc<MemoryPool> {
         let (used, owners, cache_capacity) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-        Arc::new(MemoryPool { limit, used, owners, cache, cache_capacity })
+        Arc::new(MemoryPool { limit, used, owners, cache, cache_capacity, fitting: Mutex::new(()) })
     }
 
     /// The bytes in use, the cache's with them.
@@ -86,14 +90,26 @@ impl MemoryPool {
     /// Gives the cache what the others leave.
     pub fn fit_cache(&self) {
         let Some(cache) = &self.cache else { return };
-        let left = self.limit.saturating_sub(self.used.load(Ordering::Relaxed));
-        let capacity = left.clamp(self.limit / CACHE_LEAST, self.limit / CACHE_MOST);
-        let present = self.cache_capacity.load(Ordering::Relaxed);
-        if capacity.abs_diff(present) > self.limit / CACHE_TOLERANCE
-            && self.cache_capacity.compare_exchange(present, capacity, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            cache.set_cache_capacity(capacity);
+        if self.is_off(self.cache_share()) {
+            // One after another, and by what is in use then: what is noted is what the cache has.
+            let _alone = self.fitting.lock();
+            let capacity = self.cache_share();
+            if self.is_off(capacity) {
+                cache.set_cache_capacity(capacity);
+                self.cache_capacity.store(capacity, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// What the others leave to the cache, within its bounds.
+    fn cache_share(&self) -> usize {
+        let left = self.limit.saturating_sub(self.used.load(Ordering::Relaxed));
+        left.clamp(self.limit / CACHE_LEAST, self.limit / CACHE_MOST)
+    }
+
+    /// Whether the cache's capacity is to become `capacity`.
+    fn is_off(&self, capacity: usize) -> bool {
+        capacity.abs_diff(self.cache_capacity.load(Ordering::Relaxed)) > self.limit / CACHE_TOLERANCE
     }
 
     /// A new owner, holding nothing.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -129,13 +129,15 @@ fn named(root: &Path, record: &Path) -> Vec<PathBuf> {
 /// Looks at what records name in `root` all the time, in a thread of its own, and gives `take` what is new.
 pub struct Looking {
     stop: Arc<AtomicBool>,
+    /// How many looks have ended.
+    looks: Arc<AtomicUsize>,
     thread: Option<std::thread::JoinHandle<usize>>,
 }
 
 impl Looking {
     pub fn at(root: PathBuf, mut take: impl FnMut(Vec<String>) + Send + 'static) -> Looking {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let (stop, looks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (stopped, looked) = (stop.clone(), looks.clone());
         let thread = std::thread::spawn(move || {
             let mut reader = RecordReader::new(root);
             let mut news = 0;
@@ -146,13 +148,25 @@ impl Looking {
                     news += 1;
                     take(lines);
                 }
+                looked.fetch_add(1, Ordering::SeqCst);
                 if is_last {
                     return news;
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        Looking { stop, thread: Some(thread) }
+        Looking { stop, looks, thread: Some(thread) }
+    }
+
+    /// Waits for a look that has begun by now, so that what is there is seen before there is more, however slow the thread is. What made a look fail,
+    /// [`Looking::end`] says.
+    pub fn catch_up(&self) {
+        let (before, deadline) = (self.looks.load(Ordering::SeqCst), Instant::now() + PATIENCE);
+        // One may have been under way.
+        while self.looks.load(Ordering::SeqCst) < before + 2 && self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            assert!(Instant::now() < deadline, "nobody looks");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// A last look; returns how many looks showed something new. Panics where a look did.
@@ -388,6 +402,7 @@ async fn a_copy_through_kills_shows_whole_checkpoints_and_each_row_once() {
         seen.iter().flatten().filter(|seen| **seen).count()
     };
     let kills = kill_until_finished(&mut server, output.path(), "file to file", |_| {
+        looking.catch_up();
         let count = check(output.path());
         seen_partly += usize::from(count > 0 && count < 2 * total);
     })
@@ -481,7 +496,7 @@ async fn changes_through_kills_are_whole_checkpoints_and_add_up_to_the_batch_ans
         }
         rows
     };
-    let kills = kill_until_finished(&mut server, &to("kinds"), "group by to files", |_| {}).await;
+    let kills = kill_until_finished(&mut server, &to("kinds"), "group by to files", |_| looking.iter().for_each(Looking::catch_up)).await;
     let looks: Vec<usize> = looking.into_iter().map(Looking::end).collect();
     let session = server.connect().await;
     wait_finished(&session).await;

@@ -245,10 +245,10 @@ async fn failing_checkpoints_restart_their_group_alone() {
     let scratch = weir.scratch("slow");
     weir.gate.add("broken", "hard_link", &[&scratch, "images"], Effect::Fail);
     let before = weir.checkpoints("other", CheckpointState::Completed);
-    let mut id = 1;
+    let (mut id, deadline) = (1, Instant::now() + PATIENCE);
     while weir.job("slow").restarts < 2 || weir.checkpoints("other", CheckpointState::Completed) < before + 3 {
         id += 1;
-        assert!(id < 10_000, "{:?}", weir.job("slow").state);
+        assert!(Instant::now() < deadline, "{:?}", weir.job("slow").state);
         weir.must(&format!("INSERT INTO t VALUES ({id}); INSERT INTO u VALUES ({id})")).await;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -311,7 +311,7 @@ async fn a_slow_restore_holds_up_no_other_group() {
     let mut weir = Embedded::open_with(&dir.path().join("data"), &[], gate, Seams::default()).await;
     eventually("a restore that is held", || weir.gate.met("slow") > 0).await;
     weir.must("INSERT INTO u VALUES (2)").await;
-    let rows = weir.must("SET statement_timeout = '60 s'; SELECT count(*) FROM other").await;
+    let rows = weir.must("SET statement_timeout = '4 min'; SELECT count(*) FROM other").await;
     assert!(matches!(rows[0][0].as_deref(), Some("1" | "2")), "{rows:?}");
     assert_eq!(weir.job("slow").state, JobState::Starting);
     weir.gate.remove("slow");
@@ -331,7 +331,7 @@ async fn a_part_that_is_stored_late_takes_the_place_of_no_newer_one() {
     weir.gate.add("late", "hard_link", &[&scratch, "images"], Effect::Hold);
     assert!(weir.run("CHECKPOINT").await.is_err());
     weir.gate.catch_no_more("late");
-    weir.engine.set("checkpoint_timeout", "60 s").unwrap();
+    weir.engine.set("checkpoint_timeout", "10 min").unwrap();
     weir.must("INSERT INTO t VALUES (2); FLUSH; CHECKPOINT").await;
     weir.gate.remove("late");
     // Long enough for it to be stored; where it is not, the test shows less, and does not fail.
@@ -349,7 +349,8 @@ async fn a_part_that_is_stored_late_takes_the_place_of_no_newer_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_is_far_behind_has_few_barriers_in_flight() {
     let dir = tempfile::tempdir().unwrap();
-    let mut weir = two_groups(&dir, &[("checkpoint_interval", "0"), ("min_barrier_interval", "0"), ("parallelism", "1")]).await;
+    let settings = [("checkpoint_interval", "0"), ("checkpoint_timeout", "1 h"), ("min_barrier_interval", "0"), ("parallelism", "1")];
+    let mut weir = two_groups(&dir, &settings).await;
     let scratch = weir.scratch("slow");
     // Its subtask stands still at a checkpoint.
     weir.gate.add("still", "create_dir", &[&scratch, "images"], Effect::Hold);
@@ -358,7 +359,7 @@ async fn a_group_that_is_far_behind_has_few_barriers_in_flight() {
     eventually("a subtask that stands still", || weir.gate.met("still") > 0).await;
     let barriers = |weir: &Embedded| weir.engine.board().read().barriers;
     let first = barriers(&weir);
-    while barriers(&weir) < first + 10_000 {
+    while barriers(&weir) < first + 2_000 {
         let before = barriers(&weir);
         weir.engine.set("barrier_interval", "100 ms").unwrap();
         while barriers(&weir) == before {

@@ -82,11 +82,11 @@ async fn a_writer_waits_for_a_reader_that_is_too_far_behind() {
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert!(!waiting.is_finished());
     while reader.try_next().unwrap().is_some() {}
-    tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(120), waiting).await.unwrap().unwrap();
     // A reader that goes away holds up nobody.
     log.append(insert_change(16_384, &[(2, &name)])).await.unwrap();
     drop(reader);
-    tokio::time::timeout(Duration::from_secs(60), log.admit()).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(120), log.admit()).await.unwrap();
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn waiting_ends_with_the_next_commit() {
     assert!(tokio::time::timeout(Duration::from_millis(10), reader.wait()).await.is_err());
     let mut end = log.watch_end();
     let appended = log.append(create_change(&table(16_384, "t", true)));
-    tokio::time::timeout(Duration::from_secs(60), reader.wait()).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(120), reader.wait()).await.unwrap();
     assert_eq!(appended.await.unwrap(), 1);
     assert_eq!(describe(&reader.try_next().unwrap().unwrap()), "1: create t");
     let seen = end.wait_for(|end| end.seq == 1).await.unwrap().catalog.clone();

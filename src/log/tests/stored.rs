@@ -406,7 +406,7 @@ async fn updates_under_the_lock_never_conflict_and_none_is_lost() {
         }));
     }
     for task in tasks {
-        tokio::time::timeout(Duration::from_secs(60), task).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(120), task).await.unwrap().unwrap();
     }
     assert_eq!(f.latest(&f.users), pairs(&[(1, "40")]));
 }
@@ -439,7 +439,7 @@ async fn transfers_without_the_lock_keep_their_sum() {
         }));
     }
     for task in tasks {
-        tokio::time::timeout(Duration::from_secs(60), task).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(120), task).await.unwrap().unwrap();
     }
 }
 

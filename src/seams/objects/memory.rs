@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -26,6 +27,8 @@ pub struct MemoryStore {
     /// The parts of each upload that was not completed.
     uploads: Mutex<HashMap<MultipartId, BTreeMap<usize, Bytes>>>,
     begun: AtomicUsize,
+    /// Uploads begin, and the answers are held back.
+    pub beginnings_held: AtomicBool,
     /// So many parts are refused.
     pub parts_fail: AtomicUsize,
     /// Uploads are completed, and the answers lost.
@@ -98,6 +101,9 @@ impl MultipartStore for MemoryStore {
     async fn create_multipart(&self, _path: &Key) -> StoreResult<MultipartId> {
         let id = self.begun.fetch_add(1, Ordering::SeqCst).to_string();
         self.uploads.lock().insert(id.clone(), BTreeMap::new());
+        while self.beginnings_held.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         Ok(id)
     }
 

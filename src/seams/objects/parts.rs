@@ -4,7 +4,7 @@
 //!
 //! # Invariants
 //! - A part is forgotten only when the store has said that it has it.
-//! - An upload that goes, and that nobody was told the number of, is called off. One that somebody was told of is theirs.
+//! - An upload that goes, and that nobody was told the number of, is called off, also where it is just being begun. One that somebody was told of is theirs.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -214,6 +214,11 @@ impl PartedUpload {
             shared.settled.wait(&mut state);
         }
     }
+
+    /// Whoever was told of it, by [`PartedUpload::wait`], has no use for it: it is called off when it goes.
+    pub fn take_back(&self) {
+        self.0.state.lock().told = false;
+    }
 }
 
 impl Part {
@@ -234,10 +239,14 @@ impl Shared {
             let Part::Waiting(bytes) = &state.parts[at] else { continue };
             let bytes = bytes.clone();
             let store = self.uploads.objects.multipart.0.clone().ok_or_else(no_parts)?;
-            let (path, number, payload) = (self.path.clone(), self.number.clone(), PutPayload::from_bytes(bytes.clone()));
+            let (path, number, own) = (self.path.clone(), self.number.clone(), Arc::downgrade(self));
             let sending = async move {
-                let number = number.get_or_try_init(|| store.create_multipart(&path)).await?;
-                store.put_part(&path, number, at, payload).await
+                let given_up = || object_store::Error::NotFound { path: path.to_string(), source: "the upload was given up".into() };
+                let begin = || async { if own.strong_count() > 0 { store.create_multipart(&path).await } else { Err(given_up()) } };
+                let number = number.get_or_try_init(begin).await?;
+                // Where it was given up while it was begun, there is nothing to be sent any more.
+                let bytes = own.upgrade().and_then(|own| own.being_sent(at)).ok_or_else(given_up)?;
+                store.put_part(&path, number, at, PutPayload::from_bytes(bytes)).await
             };
             let sending = self.uploads.objects.bounded("write", self.uploads.objects.url(&self.key), sending);
             let own = Arc::downgrade(self);
@@ -252,16 +261,24 @@ impl Shared {
         Ok(())
     }
 
+    fn being_sent(&self, at: usize) -> Option<Bytes> {
+        match &self.state.lock().parts[at] {
+            Part::Sending(bytes) => Some(bytes.clone()),
+            Part::Waiting(_) | Part::Stored(_) => None,
+        }
+    }
+
     fn sent(&self, at: usize, sent: Result<Outcome<PartId>>) {
         let mut state = self.state.lock();
         let Part::Sending(bytes) = &state.parts[at] else { return };
         let bytes = bytes.clone();
         let failure = match sent {
             Ok(Outcome::Done(part)) => {
-                state.parts[at] = Part::Stored(part.content_id);
-                drop(state);
+                // Counted no more when it can be seen to have arrived, and not later.
                 self.uploads.stored.fetch_add(1, Ordering::AcqRel);
                 self.uploads.let_go(bytes.len());
+                state.parts[at] = Part::Stored(part.content_id);
+                drop(state);
                 self.settled.notify_all();
                 return;
             }
@@ -281,21 +298,34 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let state = self.state.get_mut();
-        state.tasks.iter().for_each(JoinHandle::abort);
-        let kept = state.parts.iter().map(|part| match part {
+        let State { parts, told, tasks, .. } = std::mem::take(self.state.get_mut());
+        let kept = parts.iter().map(|part| match part {
             Part::Waiting(bytes) | Part::Sending(bytes) => bytes.len(),
             Part::Stored(_) => 0,
         });
-        self.uploads.let_go(kept.sum());
-        let (Some(number), false, Some(store), Ok(runtime)) =
-            (self.number.get(), state.told, self.uploads.objects.multipart.0.clone(), runtime())
-        else {
-            return;
-        };
-        let (path, number) = (self.path.clone(), number.clone());
+        let kept: usize = kept.sum();
+        drop(parts);
+        let store = self.uploads.objects.multipart.0.clone();
+        let (Some(store), Ok(runtime)) = (store, runtime()) else { return self.uploads.let_go(kept) };
+        let (uploads, path, number) = (self.uploads.clone(), self.path.clone(), self.number.clone());
+        let is_begun = number.initialized();
+        if is_begun {
+            tasks.iter().for_each(JoinHandle::abort);
+        } else {
+            // Whoever begins it goes on until its number is known, and has no part in hand.
+            uploads.let_go(kept);
+        }
         runtime.spawn(async move {
-            call_off(store, path, number).await;
+            for task in tasks {
+                // It was aborted, or is of no interest any more.
+                let _ = task.await;
+            }
+            if is_begun {
+                uploads.let_go(kept);
+            }
+            if let (Some(number), false) = (number.get(), told) {
+                call_off(store, path, number.clone()).await;
+            }
         });
     }
 }

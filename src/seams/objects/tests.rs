@@ -10,13 +10,16 @@ use object_store::throttle::{ThrottleConfig, ThrottledStore};
 use super::memory::MemoryStore;
 use super::*;
 
+/// How long something may take that is on its way: machines are slow at times.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 fn throttled(wait: Duration, permits: Arc<Permits>) -> Objects {
     let config = ThrottleConfig { wait_get_per_call: wait, wait_put_per_call: wait, wait_list_per_call: wait, ..ThrottleConfig::default() };
     Objects::new(Arc::new(ThrottledStore::new(InMemory::new(), config)), "bucket", permits)
 }
 
-#[test]
-fn chunks_on_their_way_are_bounded_and_counted_and_transfers_that_share_them_end() {
+/// Permits for three chunks, the bytes that are held, and the most that ever were.
+fn counted_permits() -> (Arc<Permits>, Arc<AtomicIsize>, Arc<AtomicIsize>) {
     let (held, most) = (Arc::new(AtomicIsize::new(0)), Arc::new(AtomicIsize::new(0)));
     let permits = {
         let (held, most) = (held.clone(), most.clone());
@@ -25,7 +28,14 @@ fn chunks_on_their_way_are_bounded_and_counted_and_transfers_that_share_them_end
             most.fetch_max(now, Ordering::SeqCst);
         })
     };
+    (permits, held, most)
+}
+
+#[test]
+fn chunks_on_their_way_are_bounded_and_counted_and_transfers_that_share_them_end() {
+    let (permits, held, most) = counted_permits();
     let objects = throttled(Duration::from_millis(2), permits);
+    objects.set_timeout(5 * PATIENCE);
     let content: Vec<u8> = (0..4 * CHUNK_BYTES + 7).map(|at| (at / 1000) as u8).collect();
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -64,6 +74,34 @@ fn chunks_on_their_way_are_bounded_and_counted_and_transfers_that_share_them_end
     assert_eq!(held.load(Ordering::SeqCst), 0);
     let most = most.load(Ordering::SeqCst) as usize / CHUNK_BYTES;
     assert!((2..=3).contains(&most), "{most} chunks at a time");
+}
+
+#[test]
+fn what_was_on_its_way_when_a_transfer_was_given_up_has_ended_or_is_counted() {
+    let (permits, held, _) = counted_permits();
+    // It would arrive in an hour.
+    let slow = throttled(Duration::from_secs(3600), permits.clone());
+    slow.set_timeout(Duration::from_secs(3600));
+    let mut upload = slow.upload();
+    for key in ["a", "b"] {
+        upload.put(key, &mut Cursor::new(vec![1; 100])).unwrap();
+    }
+    assert_eq!(held.load(Ordering::SeqCst), 2 * CHUNK_BYTES as isize);
+    drop(upload);
+    assert_eq!(held.load(Ordering::SeqCst), 0);
+
+    let quick = throttled(Duration::ZERO, permits);
+    quick.put("a", Bytes::from_static(b"content")).unwrap();
+    let range = Range { key: "a".into(), from: 0, to: 7, object_bytes: 7 };
+    let ranges = vec![range; 3];
+    let mut holds = Vec::new();
+    let given_up = quick.download(&ranges, |_, bytes| {
+        holds.push((bytes, held.load(Ordering::SeqCst)));
+        Err(Error::internal("full"))
+    });
+    assert_eq!(given_up.unwrap_err().message(), "full");
+    assert_eq!(holds, [(Bytes::from_static(b"content"), 3 * CHUNK_BYTES as isize)]);
+    wait_until("what was asked for is counted no more", || held.load(Ordering::SeqCst) == 0);
 }
 
 /// Content that can't be read to its end.
@@ -114,7 +152,7 @@ fn every_call_ends_by_its_timeout_or_when_calls_are_stopped() {
         let stopped = Instant::now();
         objects.stop();
         while ended.load(Ordering::SeqCst) < 2 {
-            assert!(stopped.elapsed() < Duration::from_secs(60), "calls go on");
+            assert!(stopped.elapsed() < PATIENCE, "calls go on");
             std::thread::sleep(Duration::from_millis(1));
         }
     });
@@ -198,7 +236,7 @@ fn an_object_that_changes_while_it_is_read_is_named() {
 fn wait_until(what: &str, done: impl Fn() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        assert!(began.elapsed() < PATIENCE, "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -260,6 +298,28 @@ fn uploads_that_nobody_was_told_of_are_called_off() {
 }
 
 #[test]
+fn an_upload_that_is_given_up_while_it_is_begun_is_called_off() {
+    let (store, objects) = MemoryStore::bucket();
+    let kept = Arc::new(AtomicIsize::new(0));
+    let uploads = {
+        let kept = kept.clone();
+        Uploads::new(objects, 1 << 20, move |bytes| {
+            kept.fetch_add(bytes, Ordering::SeqCst);
+        })
+    };
+    store.beginnings_held.store(true, Ordering::SeqCst);
+    let upload = uploads.begin("a").unwrap();
+    for part in [b"one", b"two"] {
+        upload.push(part.to_vec()).unwrap();
+    }
+    wait_until("it has begun", || store.uploads() == 1);
+    drop(upload);
+    assert_eq!(kept.load(Ordering::SeqCst), 0);
+    store.beginnings_held.store(false, Ordering::SeqCst);
+    wait_until("it is called off", || store.uploads() == 0);
+}
+
+#[test]
 fn a_writer_waits_for_room_and_is_told_when_nothing_arrives() {
     let (store, objects) = MemoryStore::bucket();
     objects.set_timeout(Duration::from_millis(50));
@@ -274,7 +334,7 @@ fn a_writer_waits_for_room_and_is_told_when_nothing_arrives() {
     store.parts_fail.store(2, Ordering::SeqCst);
     let began = Instant::now();
     while runtime().unwrap().block_on(uploads.clone().room()).is_err() {
-        assert!(began.elapsed() < Duration::from_secs(60), "nothing arrives");
+        assert!(began.elapsed() < PATIENCE, "nothing arrives");
     }
     assert!(!uploads.is_full());
     assert_eq!(upload.wait().unwrap().bytes, 11);

@@ -6,6 +6,7 @@
 //! # Invariants
 //! - A download takes permits in the order in which it hands chunks on, and waits for one only when it holds none: so two that share them never wait for
 //!   each other.
+//! - A permit is given back when its chunk is gone, whatever became of who asked for it.
 //! - What was uploaded in parts and failed is called off, so that the store does not keep the parts. (After a `kill -9` it does, until the bucket's own rule
 //!   for incomplete uploads removes them.)
 
@@ -22,6 +23,7 @@ use object_store::path::Path as Key;
 use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{mpsc as channel, watch};
+use tokio::task::JoinHandle;
 use weir_catalog::{Error, Result, SqlState};
 
 use super::{Objects, Outcome, key_of, runtime};
@@ -111,7 +113,20 @@ pub struct Range {
     pub object_bytes: u64,
 }
 
-/// An upload of several objects: they travel while the next ones are read.
+/// A chunk that was asked for. Its permit travels with it, so that it is counted as long as it is there, whatever becomes of who asked.
+struct Asked {
+    task: JoinHandle<()>,
+    answer: mpsc::Receiver<(Permit, Result<Bytes>)>,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// An upload of several objects: they travel while the next ones are read. Once it is dropped, finished or not, nothing of it arrives any more, but for a
+/// request that the store has and whose answer is still out: what did not arrive can be removed.
 #[derive(Debug)]
 pub struct Upload<'a> {
     objects: &'a Objects,
@@ -151,7 +166,7 @@ impl Objects {
     /// Errors: `XX001` where an object is missing or has another length, what `take` says, and those of the store.
     pub fn download(&self, ranges: &[Range], mut take: impl FnMut(usize, Bytes) -> Result<()>) -> Result<()> {
         let deadline = Instant::now() + self.timeout();
-        let mut under_way: VecDeque<(Permit, mpsc::Receiver<Result<Bytes>>)> = VecDeque::new();
+        let mut under_way: VecDeque<Asked> = VecDeque::new();
         let (mut begun, mut taken) = (0, 0);
         while taken < ranges.len() {
             while let Some(range) = ranges.get(begun) {
@@ -164,16 +179,17 @@ impl Objects {
                 let Some(permit) = permit else { break };
                 let (sender, receiver) = mpsc::channel();
                 let (objects, range) = (self.clone(), range.clone());
-                runtime()?.spawn(async move {
+                let task = runtime()?.spawn(async move {
+                    let bytes = objects.get_range(range).await;
                     // Whoever asked may have given up.
-                    let _ = sender.send(objects.get_range(range).await);
+                    let _ = sender.send((permit, bytes));
                 });
-                under_way.push_back((permit, receiver));
+                under_way.push_back(Asked { task, answer: receiver });
                 begun += 1;
             }
-            let Some((_permit, receiver)) = under_way.pop_front() else { break };
-            let bytes = receiver.recv().map_err(|_| Error::internal("a request to an object store panicked"))??;
-            take(taken, bytes)?;
+            let Some(asked) = under_way.pop_front() else { break };
+            let (_permit, bytes) = asked.answer.recv().map_err(|_| Error::internal("a request to an object store panicked"))?;
+            take(taken, bytes?)?;
             taken += 1;
         }
         Ok(())
@@ -228,7 +244,7 @@ impl Upload<'_> {
             });
         }
         let (sender, receiver) = channel::unbounded_channel();
-        self.send(key, put_parts(self.objects.store.clone(), path, receiver, self.given_up.subscribe()))?;
+        self.send(key, put_parts(self.objects.store.clone(), path, receiver))?;
         let mut chunk = first;
         // It is received as long as the upload goes on; why it does not, its result says.
         while sender.send(Some(chunk)).is_ok() {
@@ -252,8 +268,18 @@ impl Upload<'_> {
     }
 
     fn send(&mut self, key: &str, sending: impl Future<Output = object_store::Result<()>> + Send + 'static) -> Result<()> {
-        let sent = self.objects.bounded("write", self.objects.url(key), sending);
-        let (results, url) = (self.results.0.clone(), self.objects.url(key));
+        let mut given_up = self.given_up.subscribe();
+        let url = self.objects.url(key);
+        let called_off = called_off(&url);
+        let sending = async move {
+            tokio::select! {
+                biased;
+                _ = given_up.wait_for(|given_up| *given_up) => Err(called_off),
+                sent = sending => sent,
+            }
+        };
+        let sent = self.objects.bounded("write", url.clone(), sending);
+        let results = self.results.0.clone();
         runtime()?.spawn(async move {
             let result = sent.await.and_then(|outcome| match outcome {
                 Outcome::Done(()) => Ok(()),
@@ -270,18 +296,30 @@ impl Upload<'_> {
 
     /// Returns when everything has arrived, and is durable. After an error some may be there.
     pub fn finish(mut self) -> Result<()> {
-        while self.under_way > 0 {
-            self.results.1.recv().map_err(|_| Error::internal("an upload to an object store panicked"))??;
-            self.under_way -= 1;
+        while let Some(arrived) = self.next_result() {
+            arrived?;
         }
         Ok(())
+    }
+
+    /// Waits until one of those under way has ended. `None` where there is none, and from then on nothing can be sent.
+    fn next_result(&mut self) -> Option<Result<()>> {
+        // Only what is under way can still send a result: if it panics, nobody waits for it.
+        self.results.0 = mpsc::channel().0;
+        self.under_way = self.under_way.checked_sub(1)?;
+        Some(self.results.1.recv().unwrap_or_else(|_| Err(Error::internal("an upload to an object store panicked"))))
     }
 }
 
 impl Drop for Upload<'_> {
     fn drop(&mut self) {
         self.given_up.send_replace(true);
+        while self.next_result().is_some() {}
     }
+}
+
+fn called_off(url: &str) -> object_store::Error {
+    object_store::Error::NotFound { path: url.to_string(), source: "the upload was called off".into() }
 }
 
 /// Calls an upload in parts off when it goes before it was completed.
@@ -306,11 +344,9 @@ async fn put_parts(
     store: Arc<dyn ObjectStore>,
     path: Key,
     mut chunks: channel::UnboundedReceiver<Option<Chunk>>,
-    mut given_up: watch::Receiver<bool>,
 ) -> object_store::Result<()> {
     let mut parts = Parts { upload: Some(store.put_multipart(&path).await?) };
     let mut under_way = FuturesUnordered::new();
-    let called_off = || object_store::Error::NotFound { path: path.to_string(), source: "the upload was called off".into() };
     let mut all_read = false;
     while !all_read || !under_way.is_empty() {
         tokio::select! {
@@ -324,10 +360,9 @@ async fn put_parts(
                 }
                 (Some(None), _) => all_read = true,
                 // Reading failed.
-                _ => return Err(called_off()),
+                _ => return Err(called_off(path.as_ref())),
             },
             Some(arrived) = under_way.next() => arrived?,
-            _ = given_up.wait_for(|given_up| *given_up) => return Err(called_off()),
         }
     }
     if let Some(upload) = &mut parts.upload {

@@ -67,17 +67,24 @@ impl Committer {
     pub fn settle(&self, job: ObjectId, uploads: &[PendingUpload]) -> Result<Vec<PendingCommit>> {
         let mut commits = Vec::with_capacity(uploads.len());
         for PendingUpload { target, record, upload } in uploads {
-            let StoredParts { key, upload, parts, bytes } = upload.wait()?;
+            let StoredParts { key, upload: number, parts, bytes } = upload.wait()?;
             if faults::is_planted(Fault::UploadCompletedEarly) {
                 let objects = self.stores.lock().get(&job).cloned();
-                let stored = StoredParts { key: key.clone(), upload: upload.clone(), parts: parts.clone(), bytes };
+                let stored = StoredParts { key: key.clone(), upload: number.clone(), parts: parts.clone(), bytes };
                 objects.map_or(Ok(Vec::new()), |objects| objects.complete(&[stored]))?;
             }
-            self.job(job).lock().uploads.insert((key, upload.clone()));
+            let own = self.job(job);
+            let mut own = own.lock();
+            if own.dropped {
+                // What is noted now would be called off by nobody.
+                upload.take_back();
+                return Err(Error::new(SqlState::UNDEFINED_OBJECT, "the job was dropped"));
+            }
+            own.uploads.insert((key, number.clone()));
             if faults::is_planted(Fault::UploadNotListed) {
                 continue;
             }
-            commits.push(PendingCommit::Upload { target: target.clone(), upload, parts, bytes, record: record.clone() });
+            commits.push(PendingCommit::Upload { target: target.clone(), upload: number, parts, bytes, record: record.clone() });
         }
         Ok(commits)
     }

@@ -219,6 +219,7 @@ async fn a_copy_in_a_store_through_kills_shows_whole_checkpoints_and_each_row_on
         seen.iter().flatten().filter(|seen| **seen).count()
     };
     let kills = kill_until_finished(&mut server, &root, "s3 file to file", |_| {
+        looking.catch_up();
         check(&root);
     })
     .await;

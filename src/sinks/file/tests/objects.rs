@@ -1,6 +1,7 @@
 //! The same in an object store: nothing is an object before its checkpoint is complete, and then all of it is, whatever fails.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::seams::objects::memory::MemoryStore;
@@ -156,6 +157,26 @@ fn uploads_that_are_not_wanted_any_more_are_called_off() {
     assert_eq!(store.store.uploads(), 0);
     committer.commit(JOB, &checkpoint(4, listed)).unwrap();
     assert_eq!(store.seen(), numbers(0..0), "nothing of a dropped job is committed");
+}
+
+#[test]
+fn a_checkpoint_that_goes_on_when_its_job_is_dropped_leaves_no_upload() {
+    let store = Store::new();
+    let committer = store.committer();
+    let (mut operator, commits) = store.open(0xa, None, &committer);
+    write(&mut operator, 0..10, 2);
+    let uploads = commits.list_uploads(2, &committer);
+    // All of it has arrived, and is about to be noted.
+    uploads[0].upload.wait().unwrap();
+    committer.discard(JOB).unwrap();
+    assert_eq!(committer.settle(JOB, &uploads).unwrap_err().code().as_str(), "42704");
+    assert_eq!(store.store.uploads(), 1);
+    drop((operator, commits, uploads));
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while store.store.uploads() > 0 {
+        assert!(Instant::now() < deadline, "it is not called off");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
