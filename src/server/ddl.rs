@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use datafusion::common::ScalarValue;
 use weir_catalog::object::without_secrets;
 use weir_catalog::{
     Catalog, CatalogChange, Column, ConnectorTable, Error, Job, JobKind, Object, ObjectId, Result, SqlState, StoredTable, View,
@@ -13,7 +12,8 @@ use weir_sql::binder::Binder;
 use weir_sql::graph::StreamGraph;
 use weir_sql::statement::{ColumnDefinition, DropKind, Parsed, Statement};
 
-use super::session::{Notice, Reply, Session, types_of, with_parameters};
+use super::prepared::Arguments;
+use super::session::{Notice, Reply, Session};
 use crate::job::engine::NewJob;
 use crate::job::status::JobState;
 use crate::sources::connector;
@@ -413,12 +413,12 @@ impl Session {
     }
 
     /// The plan of a statement, in words.
-    pub(super) fn explain(&self, inner: &Parsed, parameters: Vec<ScalarValue>) -> Result<Reply> {
+    pub(super) fn explain(&self, inner: &Parsed, arguments: &Arguments) -> Result<Reply> {
         let catalog = self.catalog();
         let lines = match &inner.statement {
             Statement::Query(query) => {
-                let plan = self.bind(&catalog, inner, query, types_of(&parameters))?.plan;
-                super::explain::explain(&with_parameters(plan, parameters)?)?
+                let plan = self.bind(&catalog, inner, query, arguments.types())?.plan;
+                super::explain::explain(&arguments.put_into(plan)?)?
             }
             Statement::CreateMaterializedView { .. } | Statement::CreateSink { .. } => {
                 let (job, graph) = self.plan_job(&catalog, inner)?;

@@ -19,7 +19,7 @@ pub mod lookup;
 mod messages;
 pub mod pg;
 pub mod pg_catalog;
-
+pub mod prepared;
 pub mod query;
 pub mod savepoint;
 pub mod session;

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use datafusion::common::ScalarValue;
 use futures::{Sink, SinkExt, StreamExt};
 use parking_lot::Mutex;
 use pgwire::api::auth::{
@@ -34,11 +33,12 @@ use pgwire::messages::startup::SecretKey;
 use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use weir_catalog::{Column, Error, Result, SqlState, SqlType};
+use weir_catalog::{Error, Result, SqlState, SqlType};
 use weir_sql::statement::{Parsed, Statement};
 
 use super::encode;
 use super::pg_catalog::{PgCatalog, SessionFacts};
+use super::prepared::{Arguments, Described, RESULT_CHANGED};
 use super::query::QueryRunner;
 use super::session::{Notice, Reply, RowStream, Session, TransactionStatus, runs_alone};
 use crate::job::Engine;
@@ -199,10 +199,10 @@ fn canceled() -> Error {
 
 impl Connection {
     /// Runs a statement of the extended protocol.
-    async fn execute_extended(&self, parsed: &Parsed, parameters: Vec<ScalarValue>, canceling: &mut watch::Receiver<u64>) -> Result<Reply> {
+    async fn execute_extended(&self, parsed: &Parsed, arguments: &Arguments, canceling: &mut watch::Receiver<u64>) -> Result<Reply> {
         let is_followed = self.is_followed.load(Ordering::Relaxed);
         self.session.lock().await.enter_pipeline(&parsed.statement, is_followed)?;
-        self.execute(parsed, parameters, canceling).await
+        self.execute(parsed, arguments, canceling).await
     }
 
     /// A Sync has come, or what stands for one. Cancel requests of before were for the statements.
@@ -222,12 +222,12 @@ impl Connection {
     }
 
     /// Runs a statement; a cancel request that comes meanwhile ends it.
-    async fn execute(&self, parsed: &Parsed, parameters: Vec<ScalarValue>, canceling: &mut watch::Receiver<u64>) -> Result<Reply> {
+    async fn execute(&self, parsed: &Parsed, arguments: &Arguments, canceling: &mut watch::Receiver<u64>) -> Result<Reply> {
         let mut session = self.session.lock().await;
         let interrupts = session.interrupts();
         // The sender lives as long as the connection.
         let interrupt = async { drop(canceling.changed().await) };
-        match interrupts.run_until(session.execute(parsed, parameters), interrupt).await {
+        match interrupts.run_until(session.execute(parsed, arguments), interrupt).await {
             Some(reply) => reply,
             None => {
                 session.fail_block();
@@ -274,7 +274,7 @@ impl Connection {
         let control = |statement| Parsed { statement, text: String::new(), offset: 0 };
         let mut canceling = self.cancel.subscribe();
         if implicit {
-            self.execute(&control(Statement::Begin("BEGIN")), Vec::new(), &mut canceling).await.map_err(wire_error)?;
+            self.execute(&control(Statement::Begin("BEGIN")), &Arguments::default(), &mut canceling).await.map_err(wire_error)?;
         }
         let mut result = Ok(());
         for parsed in &statements {
@@ -286,7 +286,7 @@ impl Connection {
         if implicit {
             let end = if result.is_ok() { Statement::Commit } else { Statement::Rollback };
             // A cancel request of before was for the statements; this one only ends what they began.
-            let ended = self.execute(&control(end), Vec::new(), &mut self.cancel.subscribe()).await;
+            let ended = self.execute(&control(end), &Arguments::default(), &mut self.cancel.subscribe()).await;
             if ended.is_err() {
                 self.session.lock().await.abandon_block();
             }
@@ -334,7 +334,7 @@ impl Connection {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let at = |error: Error| wire_error(moved(error, parsed.offset));
-        let reply = self.execute(parsed, Vec::new(), canceling).await;
+        let reply = self.execute(parsed, &Arguments::default(), canceling).await;
         self.send_notices(client).await?;
         match reply.map_err(at)? {
             Reply::Command(tag) => {
@@ -440,6 +440,8 @@ pub(super) fn error_info(severity: &str, error: &Error) -> ErrorInfo {
     info.hint = error.hint().map(str::to_string);
     info.position = error.position().map(|position| position.to_string());
     info.where_context = error.context().map(str::to_string);
+    // By this name drivers know that preparing the statement again helps.
+    info.routine = (error.message() == RESULT_CHANGED).then(|| "RevalidateCachedQuery".to_string());
     info
 }
 
@@ -475,12 +477,11 @@ impl SimpleQueryHandler for ConnectionRef {
     }
 }
 
-/// A statement that was prepared: what it needs and gives.
+/// A statement that was prepared.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     statement: PreparedStatement,
-    parameters: Vec<SqlType>,
-    columns: Vec<Column>,
+    described: Arc<Described>,
 }
 
 #[derive(Clone, Debug)]
@@ -498,7 +499,7 @@ impl Prepared {
             Type::INT4_ARRAY if of_catalog => Type::OID_ARRAY,
             other => other,
         };
-        self.parameters.iter().map(wire_type).collect()
+        self.described.parameters.iter().map(wire_type).collect()
     }
 }
 
@@ -513,8 +514,8 @@ async fn prepare(session: &mut Session, sql: &str, types: &[Option<Type>]) -> Re
     }
     let Some(parsed) = statements.pop() else { return Ok(None) };
     let types = types.iter().map(|ty| ty.as_ref().and_then(encode::sql_type)).collect();
-    let (parameters, columns) = session.describe(&parsed, types).await.map_err(|error| moved(error, parsed.offset))?;
-    Ok(Some(Prepared { statement: PreparedStatement::Session(Arc::new(parsed)), parameters, columns }))
+    let described = session.describe(&parsed, types).await.map_err(|error| moved(error, parsed.offset))?;
+    Ok(Some(Prepared { statement: PreparedStatement::Session(Arc::new(parsed)), described: Arc::new(described) }))
 }
 
 #[async_trait]
@@ -529,8 +530,9 @@ impl QueryParser for Parser {
         let pg_catalog = self.0.shared.pg_catalog.with_session(facts);
         if let Some(columns) = pg_catalog.columns(sql, &catalog).await {
             let parameters = pg_catalog.parameter_types(sql, &catalog).unwrap_or_else(|| Ok(Vec::new()));
-            let prepared = columns
-                .and_then(|columns| Ok(Prepared { statement: PreparedStatement::Catalog(sql.into()), parameters: parameters?, columns }));
+            let described = columns.and_then(|columns| Ok(Described { parameters: parameters?, columns }));
+            let prepared = described
+                .map(|described| Prepared { statement: PreparedStatement::Catalog(sql.into()), described: Arc::new(described) });
             if prepared.is_err() {
                 self.0.session.lock().await.fail_block();
             }
@@ -552,7 +554,7 @@ impl QueryParser for Parser {
     }
 
     fn get_result_schema(&self, statement: &Prepared, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
-        Ok(encode::fields(&statement.columns, format.unwrap_or(&Format::UnifiedText)))
+        Ok(encode::fields(&statement.described.columns, format.unwrap_or(&Format::UnifiedText)))
     }
 }
 
@@ -573,7 +575,7 @@ impl ExtendedQueryHandler for ConnectionRef {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let statement = &target.statement;
-        Ok(DescribeStatementResponse::new(statement.wire_parameters(), encode::fields(&statement.columns, &Format::UnifiedText)))
+        Ok(DescribeStatementResponse::new(statement.wire_parameters(), encode::fields(&statement.described.columns, &Format::UnifiedText)))
     }
 
     async fn do_describe_portal<C>(&self, _client: &mut C, target: &Portal<Prepared>) -> PgWireResult<DescribePortalResponse>
@@ -584,7 +586,7 @@ impl ExtendedQueryHandler for ConnectionRef {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         check_formats(target)?;
-        Ok(DescribePortalResponse::new(encode::fields(&target.statement.statement.columns, &target.result_column_format)))
+        Ok(DescribePortalResponse::new(encode::fields(&target.statement.statement.described.columns, &target.result_column_format)))
     }
 
     /// What was done since the last Sync is one transaction, unless it stands in a block, and ends here.
@@ -616,8 +618,8 @@ impl ExtendedQueryHandler for ConnectionRef {
     {
         check_formats(portal)?;
         let statement = &portal.statement.statement;
-        let parameters = match encode::parameters(portal, &statement.parameters) {
-            Ok(parameters) => parameters,
+        let values = match encode::parameters(portal, &statement.described.parameters) {
+            Ok(values) => values,
             Err(error) => {
                 self.0.session.lock().await.fail_block();
                 return Err(wire_error(error));
@@ -625,10 +627,13 @@ impl ExtendedQueryHandler for ConnectionRef {
         };
         let mut canceling = self.0.cancel.subscribe();
         let reply = match &statement.statement {
-            PreparedStatement::Session(parsed) => self.0.execute_extended(parsed, parameters, &mut canceling).await,
+            PreparedStatement::Session(parsed) => {
+                let arguments = Arguments::new(values, statement.described.clone());
+                self.0.execute_extended(parsed, &arguments, &mut canceling).await
+            }
             PreparedStatement::Catalog(sql) => {
                 let (catalog, facts) = self.0.catalog_facts(client).await;
-                let answer = self.0.shared.pg_catalog.with_session(facts).try_query_with(sql, &parameters, &catalog).await;
+                let answer = self.0.shared.pg_catalog.with_session(facts).try_query_with(sql, &values, &catalog).await;
                 let answer = answer.unwrap_or_else(|| Err(Error::internal("a catalog query was taken for another")));
                 if answer.is_err() {
                     self.0.session.lock().await.fail_block();
@@ -686,12 +691,12 @@ impl ExtendedQueryHandler for ConnectionRef {
 
 /// A result format for each column, one for all, or none.
 fn check_formats(portal: &Portal<Prepared>) -> PgWireResult<()> {
+    let columns = portal.statement.statement.described.columns.len();
     if let Format::Individual(formats) = &portal.result_column_format
-        && formats.len() < portal.statement.statement.columns.len()
+        && formats.len() < columns
     {
         let code = SqlState::parse("08P01").unwrap_or(SqlState::SYNTAX_ERROR);
-        let message =
-            format!("bind message has {} result formats but query has {} columns", formats.len(), portal.statement.statement.columns.len());
+        let message = format!("bind message has {} result formats but query has {columns} columns", formats.len());
         return Err(wire_error(Error::new(code, message)));
     }
     Ok(())
