@@ -145,7 +145,7 @@ impl Session {
     pub(super) async fn alter_query(&mut self, parsed: &Parsed, name: &str, allow_non_restored_state: bool) -> Result<Reply> {
         self.outside_block("ALTER ... AS")?;
         let catalog = self.catalog();
-        let mut upgrade = self.plan_alter(&catalog, parsed, name)?;
+        let mut upgrade = self.planned_alter(&catalog, parsed, name).await?;
         if upgrade.altered_sink.is_some() {
             let (plan, other_result) = self.plan_change(&upgrade).await?;
             plan.check_allowed(allow_non_restored_state)?;
@@ -179,7 +179,7 @@ impl Session {
 
     /// What becomes of the state of an altered view, and of each job that reads it.
     pub(super) async fn explain_upgrade(&self, catalog: &Arc<Catalog>, parsed: &Parsed, name: &str) -> Result<Vec<(String, StatePlan)>> {
-        let upgrade = self.plan_alter(catalog, parsed, name)?;
+        let upgrade = self.planned_alter(catalog, parsed, name).await?;
         let mut plans = Vec::new();
         for successor in &upgrade.successors {
             let plan = if upgrade.altered_sink.is_some() {
@@ -198,6 +198,11 @@ impl Session {
         let plan = self.engine.plan_upgrade(&upgrade.after, &sink.former, &sink.graph).await?;
         check_goes_on(upgrade, sink, &plan)?;
         Ok(plan)
+    }
+
+    async fn planned_alter(&self, catalog: &Arc<Catalog>, parsed: &Parsed, name: &str) -> Result<Upgrade> {
+        let (catalog, name) = (catalog.clone(), name.to_string());
+        self.planned(parsed, move |session, parsed| session.plan_alter(&catalog, parsed, &name)).await
     }
 
     /// Plans the changed view or sink, and over it everything that reads it.

@@ -43,7 +43,7 @@ impl Session {
         {
             return self.insert_job(parsed).await;
         }
-        let bound = self.bind_dml(&catalog, parsed, arguments.types())?;
+        let bound = self.plan_dml(&catalog, parsed, arguments).await?;
         let table_id = match &bound {
             BoundDml::Insert { table, .. } | BoundDml::Change { table, .. } => table.id,
         };
@@ -62,7 +62,7 @@ impl Session {
             let mut transaction = self.engine.tables().begin()?;
             let this = match bound.take() {
                 Some(bound) => bound,
-                None => self.bind_dml(&catalog, parsed, arguments.types())?,
+                None => self.plan_dml(&catalog, parsed, arguments).await?,
             };
             let tag = self.apply(&mut transaction, this, arguments).await?;
             match self.commit(transaction, Vec::new()).await {
@@ -91,6 +91,11 @@ impl Session {
                 parameter_list(&parameters)
             }
         }
+    }
+
+    async fn plan_dml(&self, catalog: &Arc<Catalog>, parsed: &Parsed, arguments: &Arguments) -> Result<BoundDml> {
+        let (catalog, types) = (catalog.clone(), arguments.types());
+        self.planned(parsed, move |session, parsed| session.bind_dml(&catalog, parsed, types)).await
     }
 
     fn bind_dml(&self, catalog: &Catalog, parsed: &Parsed, types: Vec<Option<SqlType>>) -> Result<BoundDml> {

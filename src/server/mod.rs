@@ -23,6 +23,7 @@ mod messages;
 mod outgoing;
 pub mod pg;
 pub mod pg_catalog;
+mod planning;
 pub mod prepared;
 pub mod query;
 pub mod savepoint;

@@ -33,6 +33,7 @@ use super::clients::{Clients, Shared};
 use super::encode;
 use super::interrupts::{Asking, Interruption};
 use super::pg_catalog::SessionFacts;
+use super::planning;
 use super::prepared::{Arguments, Described, RESULT_CHANGED};
 use super::session::{Notice, Reply, RowStream, Session, TransactionStatus, runs_alone};
 use crate::operators::error::from_datafusion;
@@ -196,7 +197,13 @@ impl Connection {
         if self.run_catalog_query(client, script).await? {
             return Ok(());
         }
-        let statements = match weir_sql::parser::parse(script) {
+        let mut interruption = self.asking.from_now();
+        let parsed = tokio::select! {
+            biased;
+            parsed = planning::parsed(script) => parsed,
+            error = interruption.wanted() => Err(error),
+        };
+        let statements = match parsed {
             Ok(statements) => statements,
             Err(error) => {
                 self.session.lock().await.fail_block();
@@ -214,7 +221,6 @@ impl Connection {
             && statements.iter().all(|parsed| fits_transaction(&parsed.statement, creates))
             && self.session.lock().await.status() == TransactionStatus::Idle;
         let control = |statement| Parsed { statement, text: String::new(), offset: 0 };
-        let mut interruption = self.asking.from_now();
         if implicit {
             self.execute(&control(Statement::Begin("BEGIN")), &Arguments::default(), &mut interruption).await.map_err(wire_error)?;
         }
@@ -450,7 +456,7 @@ pub struct Parser(Arc<Connection>);
 
 /// What a statement needs and gives; `None` for no statement.
 async fn prepare(session: &mut Session, sql: &str, types: &[Option<Type>]) -> Result<Option<Prepared>> {
-    let mut statements = weir_sql::parser::parse(sql)?;
+    let mut statements = planning::parsed(sql).await?;
     if statements.len() > 1 {
         return Err(Error::new(SqlState::SYNTAX_ERROR, "cannot insert multiple commands into a prepared statement"));
     }

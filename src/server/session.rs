@@ -189,6 +189,11 @@ impl Session {
         }
     }
 
+    /// A session that plans as this one does. It is in no transaction.
+    pub(super) fn planner(&self) -> Session {
+        Session { system: self.system.clone(), variables: self.variables.clone(), ..Session::new(self.engine.clone(), self.runner.clone()) }
+    }
+
     /// Where it stands with transactions.
     pub fn status(&self) -> TransactionStatus {
         match &self.block {
@@ -251,39 +256,39 @@ impl Session {
     /// Waits where the columns of a state have to be asked for.
     pub async fn describe(&mut self, parsed: &Parsed, types: Vec<Option<SqlType>>) -> Result<Described> {
         self.find_called_tables(parsed).await?;
-        let described = self.describe_found(parsed, types);
+        let catalog = self.catalog();
+        let described = self.planned(parsed, move |session, parsed| session.describe_found(&catalog, parsed, types)).await;
         self.system.called.clear();
         described
     }
 
-    fn describe_found(&self, parsed: &Parsed, types: Vec<Option<SqlType>>) -> Result<Described> {
-        let catalog = self.catalog();
+    fn describe_found(&self, catalog: &Catalog, parsed: &Parsed, types: Vec<Option<SqlType>>) -> Result<Described> {
         let mut columns = result_columns(&parsed.statement);
         let parameters = match &parsed.statement {
             Statement::Query(query) => {
-                let bound = self.bind(&catalog, parsed, query, types.clone())?;
+                let bound = self.bind(catalog, parsed, query, types.clone())?;
                 let parameters = parameter_list(&bound.parameters)?;
                 // It runs with the types that are known now. A value without type leaves the precision of a result to others; one of a type has its own.
                 let is_deduced = |at: usize| !types.get(at).is_some_and(Option::is_some);
                 let is_final = !parameters.iter().enumerate().any(|(at, ty)| is_deduced(at) && has_precision(ty));
                 columns = match is_final {
                     true => bound.columns,
-                    false => self.bind(&catalog, parsed, query, parameters.iter().cloned().map(Some).collect())?.columns,
+                    false => self.bind(catalog, parsed, query, parameters.iter().cloned().map(Some).collect())?.columns,
                 };
                 parameters
             }
             Statement::Insert { .. } | Statement::InsertDefaults { .. } | Statement::Update { .. } | Statement::Delete { .. } => {
-                self.dml_parameters(&catalog, parsed, types)?
+                self.dml_parameters(catalog, parsed, types)?
             }
             Statement::Explain(inner) => match &inner.statement {
-                Statement::Query(query) => parameter_list(&self.bind(&catalog, inner, query, types)?.parameters)?,
+                Statement::Query(query) => parameter_list(&self.bind(catalog, inner, query, types)?.parameters)?,
                 _ => {
-                    self.refuse_parameters(&catalog, inner)?;
+                    self.refuse_parameters(catalog, inner)?;
                     Vec::new()
                 }
             },
             _ => {
-                self.refuse_parameters(&catalog, parsed)?;
+                self.refuse_parameters(catalog, parsed)?;
                 Vec::new()
             }
         };
@@ -433,11 +438,11 @@ impl Session {
         }
         self.find_called_tables(parsed).await?;
         match &parsed.statement {
-            Statement::Query(query) => {
+            Statement::Query(_) => {
                 let mut attempts = 0;
                 let result = loop {
                     let catalog = self.catalog();
-                    let result = self.query(&catalog, parsed, query, arguments).await;
+                    let result = self.query(&catalog, parsed, arguments).await;
                     attempts += 1;
                     // A view was replaced after the query was bound: over the new one it has its answer.
                     let is_overtaken =
@@ -515,7 +520,7 @@ impl Session {
                 Statement::CreateMaterializedView { origin: Some(_), .. } | Statement::CreateSink { origin: Some(_), .. } => {
                     self.explain_state(inner, None).await
                 }
-                _ => self.explain(inner, arguments),
+                _ => self.explain(inner, arguments).await,
             },
             Statement::CreateSavepoint { name, job, location } => self.create_savepoint(name, job, location.as_deref()).await,
             Statement::DescribeSavepoint(source) => self.describe_savepoint(source).await,
@@ -545,18 +550,17 @@ impl Session {
         }
     }
 
-    async fn query(
-        &mut self,
-        catalog: &Catalog,
-        parsed: &Parsed,
-        query: &datafusion::sql::sqlparser::ast::Query,
-        arguments: &Arguments,
-    ) -> Result<Reply> {
-        let bound = self.bind(catalog, parsed, query, arguments.types())?;
-        arguments.check_result(&bound.columns)?;
-        let plan = arguments.put_into(bound.plan)?;
+    async fn query(&mut self, catalog: &Arc<Catalog>, parsed: &Parsed, arguments: &Arguments) -> Result<Reply> {
+        let (catalog, arguments) = (catalog.clone(), arguments.clone());
+        let plan = move |session: &Session, parsed: &Parsed| {
+            let Statement::Query(query) = &parsed.statement else { return Err(Error::internal("a statement was taken for a query")) };
+            let bound = session.bind(&catalog, parsed, query, arguments.types())?;
+            arguments.check_result(&bound.columns)?;
+            Ok((arguments.put_into(bound.plan)?, bound.columns))
+        };
+        let (plan, columns) = self.planned(parsed, plan).await?;
         let stream = self.run(&plan).await?;
-        Ok(Reply::Rows(RowStream { columns: bound.columns, stream, tag: "SELECT" }))
+        Ok(Reply::Rows(RowStream { columns, stream, tag: "SELECT" }))
     }
 
     /// Runs a plan over the cut that this session sees.
