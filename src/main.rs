@@ -6,10 +6,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use weir::job::Engine;
 use weir::job::engine::{STACK_BYTES, Seams};
 use weir::job::settings::{SETTINGS, Settings};
-use weir::server::pg;
+use weir::server::clients::{self, Server};
 use weir::shell;
 use weir_catalog::{Error, Result};
 
@@ -154,20 +155,21 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Serve { listen, from_checkpoint }) => {
             let data_dir = cli.engine.data_dir.clone().unwrap_or_else(|| PathBuf::from("weir-data"));
             // The port first: a second server fails before it touches the folder.
-            let listener = pg::listen(listen).await?;
+            let listener = clients::listen(listen).await?;
             let address = listener.local_addr().map_err(|e| Error::io("read the address listened on", &e))?;
+            let server = Server::start(listener);
             let mut settings = cli.engine.settings(data_dir)?;
             settings.from_checkpoint = from_checkpoint;
             let engine = open(settings).await?;
+            server.open(engine.clone())?;
+            // Before anybody is told that it can be stopped.
+            let mut signals = Signals::new()?;
             println!("weir listening on {address}");
-            let serving = tokio::spawn(pg::serve(listener, engine.clone()));
-            wait_for_signal().await?;
-            serving.abort();
+            signals.next().await;
             tokio::select! {
-                () = engine.shutdown() => Ok(ExitCode::SUCCESS),
+                () = server.shut_down(&engine) => Ok(ExitCode::SUCCESS),
                 // Whoever asks twice does not want to wait for the last checkpoint. Nothing is lost: the next start reads more of the log.
-                again = wait_for_signal() => {
-                    again?;
+                () = signals.next() => {
                     eprintln!("weir: stopped without a last checkpoint");
                     std::process::exit(130);
                 }
@@ -185,12 +187,12 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         None => {
             let folder = Folder::of(&cli.engine)?;
             let engine = open(cli.engine.settings(folder.path.clone())?).await?;
-            let listener = pg::listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
+            let listener = clients::listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
             let address = listener.local_addr().map_err(|e| Error::io("read the address listened on", &e))?;
-            let serving = tokio::spawn(pg::serve(listener, engine.clone()));
+            let server = Server::start(listener);
+            server.open(engine.clone())?;
             let result = shell::run(&format!("postgres://weir@{address}/weir"), None).await;
-            serving.abort();
-            engine.shutdown().await;
+            server.shut_down(&engine).await;
             result
         }
     }
@@ -202,16 +204,29 @@ async fn open(settings: Settings) -> Result<Arc<Engine>> {
         .map_err(|e| Error::internal(format!("opening the data folder failed: {e}")))?
 }
 
-async fn wait_for_signal() -> Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let failed = |e: std::io::Error| Error::io("wait for signals", &e);
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// The signals that ask for the end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Those that come from now on: they no longer end the process by themselves.
+    fn new() -> Result<Signals> {
+        let failed = |e: std::io::Error| Error::io("wait for signals", &e);
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate()).map_err(failed)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
+        })
     }
-    Ok(())
+
+    /// Waits for one.
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 /// A data folder, removed at the end where the user named none.

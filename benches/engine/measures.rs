@@ -13,6 +13,7 @@ use weir::job::engine::Seams;
 use weir::job::settings::Settings;
 use weir::job::status::CheckpointState;
 use weir::runtime::metrics;
+use weir::server::prepared::Arguments as Values;
 use weir::server::query::QueryRunner;
 use weir::server::session::{Reply, Session};
 
@@ -53,14 +54,14 @@ fn session(engine: &Arc<Engine>) -> Result<Session> {
 
 async fn execute(session: &mut Session, statement: &str) -> Result<()> {
     let parsed = weir_sql::parser::parse(statement)?;
-    session.execute(&parsed[0], Vec::new()).await.map_err(|error| format!("{statement}: {error}"))?;
+    session.execute(&parsed[0], &Values::default()).await.map_err(|error| format!("{statement}: {error}"))?;
     Ok(())
 }
 
 /// The only value of a query's answer; `None` if it has no rows.
 async fn value(session: &mut Session, query: &str) -> Result<Option<i64>> {
     let parsed = weir_sql::parser::parse(query)?;
-    let Reply::Rows(rows) = session.execute(&parsed[0], Vec::new()).await? else {
+    let Reply::Rows(rows) = session.execute(&parsed[0], &Values::default()).await? else {
         return Err("not a query".into());
     };
     let batches: Vec<_> = rows.stream.try_collect().await?;

@@ -146,7 +146,7 @@ impl Session {
     pub(super) async fn alter_query(&mut self, parsed: &Parsed, name: &str, allow_non_restored_state: bool) -> Result<Reply> {
         self.outside_block("ALTER ... AS")?;
         let catalog = self.catalog();
-        let mut upgrade = self.plan_alter(&catalog, parsed, name)?;
+        let mut upgrade = self.planned_alter(&catalog, parsed, name).await?;
         let mut saved = Vec::new();
         if upgrade.altered_sink.is_some() {
             let (plan, other_result) = self.plan_change(&upgrade).await?;
@@ -182,7 +182,7 @@ impl Session {
 
     /// What becomes of the state of an altered view, and of each job that reads it.
     pub(super) async fn explain_upgrade(&self, catalog: &Arc<Catalog>, parsed: &Parsed, name: &str) -> Result<Vec<(String, StatePlan)>> {
-        let upgrade = self.plan_alter(catalog, parsed, name)?;
+        let upgrade = self.planned_alter(catalog, parsed, name).await?;
         if let (Some(sink), true) = (upgrade.successors.first(), upgrade.altered_sink.is_some()) {
             return Ok(vec![(sink.job.name.clone(), self.plan_change(&upgrade).await?.0)]);
         }
@@ -208,6 +208,11 @@ impl Session {
         let plan = self.engine.plan_upgrade(&upgrade.after, saved, &sink.graph)?;
         check_goes_on(upgrade, sink, &plan)?;
         Ok(plan)
+    }
+
+    async fn planned_alter(&self, catalog: &Arc<Catalog>, parsed: &Parsed, name: &str) -> Result<Upgrade> {
+        let (catalog, name) = (catalog.clone(), name.to_string());
+        self.planned(parsed, move |session, parsed| session.plan_alter(&catalog, parsed, &name)).await
     }
 
     /// Plans the changed view or sink, and over it everything that reads it.

@@ -4,6 +4,7 @@
 //! - Nothing is decoded that [`messages::check`] has not let through, so that no bytes of a client's bring down more than its own statement.
 //! - After an error within the extended protocol nothing is done, nor looked at, until a Sync.
 //! - Whatever ends a connection that has begun, the client is told why where it can still be told.
+//! - A statement that has not been taken when the server stops is not begun.
 
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -13,7 +14,6 @@ use std::time::Duration;
 use bytes::BytesMut;
 use futures::{FutureExt, SinkExt};
 use pgwire::api::auth::StartupHandler;
-use pgwire::api::cancel::CancelHandler;
 use pgwire::api::{ClientInfo, DEFAULT_NAME, DefaultClient, NoopHandler, PgWireConnectionState};
 use pgwire::error::{ErrorInfo, PgWireError};
 use pgwire::messages::response::{GssEncResponse, SslResponse};
@@ -21,18 +21,23 @@ use pgwire::messages::{DecodeContext, PgWireBackendMessage, PgWireFrontendMessag
 use pgwire::tokio::server::{PgWireMessageServerCodec, process_error, process_message};
 use tokio::io::{AsyncRead, Empty, Join};
 use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedWriteHalf;
+use tokio::time::Instant;
 use tokio_util::codec::Framed;
 use weir_catalog::{Error, SqlState};
 
+use super::clients::{Clients, GRACE};
 use super::guarded;
+use super::interrupts::{Interruption, terminated};
 use super::messages::{self, COPY_DATA, COPY_DONE, COPY_FAIL, EXECUTE, Ended, Incoming, QUERY, SYNC, TERMINATE};
+use super::outgoing::{Outgoing, Untaken};
 use super::pg::{ConnectionRef, Prepared, error_info, wire_error};
 
 /// How long a client may take to begin its session.
 const STARTUP_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a client that is sent away is listened to, so that it can read why before its connection is gone.
-const FAREWELL: Duration = Duration::from_secs(1);
+pub(super) const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a client that takes nothing is waited for when the server stops.
+const UNREAD_PATIENCE: Duration = Duration::from_secs(3);
 
 /// What the first packet may be instead of the beginning of a session.
 const CANCEL_REQUEST: u32 = 80_877_102;
@@ -40,37 +45,71 @@ const SSL_REQUEST: u32 = 80_877_103;
 const GSS_REQUEST: u32 = 80_877_104;
 
 /// Messages to the client, and what the protocol layer keeps of it. What comes from it is read elsewhere.
-type Wire = Framed<Join<Empty, OwnedWriteHalf>, PgWireMessageServerCodec<Prepared>>;
+type Wire = Framed<Join<Empty, Outgoing>, PgWireMessageServerCodec<Prepared>>;
 
-/// Serves one client until it leaves or can't be understood.
-pub(super) async fn serve(socket: TcpStream, connection: &ConnectionRef) -> io::Result<()> {
+/// Serves one client until it leaves, can't be understood, or the server stops.
+pub(super) async fn serve(socket: TcpStream, clients: &Arc<Clients>) -> io::Result<()> {
     let address = socket.peer_addr()?;
     socket.set_nodelay(true)?;
     let (reader, writer) = socket.into_split();
     let mut incoming = Incoming::new(reader);
     let codec = PgWireMessageServerCodec::new(DefaultClient::new(address, false));
+    let (writer, untaken) = Outgoing::new(writer);
     let mut wire = Framed::new(tokio::io::join(tokio::io::empty(), writer), codec);
-    let begun = tokio::time::timeout(STARTUP_PATIENCE, begin(&mut incoming, &mut wire, connection)).await;
-    if let Ok(begun) = begun
-        && begun?
-    {
-        while next(&mut incoming, &mut wire, connection).await? {}
+    let begun = tokio::time::timeout(STARTUP_PATIENCE, begin(&mut incoming, &mut wire, clients)).await;
+    let session = begun.unwrap_or(Ok(None))?;
+    let _connected = session.as_ref().map(|_| clients.connected());
+    if let Some(session) = session {
+        tokio::select! {
+            ended = converse(&mut incoming, &mut wire, &session.0) => ended?,
+            // Its client takes nothing, or what it has asked for can't be interrupted.
+            () = patience_ends(session.0.interruption(), &untaken) => return Ok(()),
+        }
+    } else {
+        wire.close().await?;
     }
     // Closing a socket with unread bytes takes back what the other end has not read yet.
-    wire.close().await?;
     let _ = tokio::time::timeout(FAREWELL, incoming.drain()).await;
     Ok(())
 }
 
-/// Answers the packets before a session, and begins it. False where there is none.
-async fn begin<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>, wire: &mut Wire, connection: &ConnectionRef) -> io::Result<bool> {
+/// A session, known to be there until this is dropped.
+struct Begun(ConnectionRef);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.has_ended();
+    }
+}
+
+/// Takes one message after another, and says farewell.
+async fn converse<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>, wire: &mut Wire, connection: &ConnectionRef) -> io::Result<()> {
+    let mut interruption = connection.interruption();
+    while next(incoming, wire, connection, &mut interruption).await? {}
+    wire.close().await
+}
+
+/// Returns when a session that is asked to end is not waited for any more.
+async fn patience_ends(mut interruption: Interruption, untaken: &Untaken) {
+    interruption.session_ends().await;
+    let asked = Instant::now();
+    let given_up = async {
+        while untaken.since().is_none_or(|since| since.max(asked).elapsed() < UNREAD_PATIENCE) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let _ = tokio::time::timeout(GRACE, given_up).await;
+}
+
+/// Answers the packets before a session, and begins it. `None` where there is none.
+async fn begin<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>, wire: &mut Wire, clients: &Arc<Clients>) -> io::Result<Option<Begun>> {
     wire.set_state(PgWireConnectionState::AwaitingStartup);
     let (mut may_ask_ssl, mut may_ask_gss) = (true, true);
     loop {
         let mut packet = match incoming.startup().await {
             Ok(packet) => packet,
-            Err(Ended::Gone) => return Ok(false),
-            Err(Ended::Violated(error)) => return send_away(wire, &error).await,
+            Err(Ended::Gone) => return Ok(None),
+            Err(Ended::Violated(error)) => return send_away(wire, &error).await.map(|_| None),
         };
         let code = packet.get(4..8).map_or(0, |code| u32::from_be_bytes([code[0], code[1], code[2], code[3]]));
         match code {
@@ -87,23 +126,25 @@ async fn begin<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>, wire: &mut Wire
             CANCEL_REQUEST => {
                 // Whoever sends one gets no answer.
                 if let Ok(Some(PgWireFrontendMessage::CancelRequest(request))) = decode_startup(&mut packet) {
-                    connection.on_cancel_request(request).await;
+                    clients.cancel(&request);
                 }
-                return Ok(false);
+                return Ok(None);
             }
             _ => {}
         }
-        if let Err(error) = messages::check_startup(&packet) {
-            return send_away(wire, &error).await;
-        }
-        let begun = match decode_startup(&mut packet) {
-            Ok(Some(message)) => connection.on_startup(wire, message).await,
+        let connection = match messages::check_startup(&packet).and_then(|()| ConnectionRef::new(clients)) {
+            Ok(connection) => connection,
+            Err(error) => return send_away(wire, &error).await.map(|_| None),
+        };
+        let begun = Begun(connection);
+        let answered = match decode_startup(&mut packet) {
+            Ok(Some(message)) => begun.0.on_startup(wire, message).await,
             Ok(None) => Err(wire_error(messages::violation("invalid startup packet layout"))),
             Err(error) => Err(error),
         };
-        return match begun {
-            Ok(()) => Ok(true),
-            Err(error) => send_away_with(wire, complete(error)).await,
+        return match answered {
+            Ok(()) => Ok(Some(begun)),
+            Err(error) => send_away_with(wire, complete(error)).await.map(|_| None),
         };
     }
 }
@@ -114,9 +155,19 @@ fn decode_startup(packet: &mut BytesMut) -> Result<Option<PgWireFrontendMessage>
     PgWireFrontendMessage::decode(packet, &context)
 }
 
-/// Takes and answers one message. False where it is the last.
-async fn next<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>, wire: &mut Wire, connection: &ConnectionRef) -> io::Result<bool> {
-    let mut message = match incoming.message().await {
+/// Takes and answers one message, unless the session is to end. False where it is the last.
+async fn next<R: AsyncRead + Unpin>(
+    incoming: &mut Incoming<R>,
+    wire: &mut Wire,
+    connection: &ConnectionRef,
+    interruption: &mut Interruption,
+) -> io::Result<bool> {
+    let message = tokio::select! {
+        biased;
+        () = interruption.session_ends() => return send_away(wire, &terminated()).await,
+        message = incoming.message() => message,
+    };
+    let mut message = match message {
         Ok(message) => message,
         Err(Ended::Gone) => return Ok(false),
         Err(Ended::Violated(error)) => return send_away(wire, &error).await,
@@ -133,7 +184,12 @@ async fn next<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>, wire: &mut Wire,
         return report(wire, connection, wire_error(error), kind).await;
     }
     if kind == EXECUTE {
-        connection.set_followed(incoming.next_kind().await != Some(SYNC));
+        let next = tokio::select! {
+            biased;
+            () = interruption.session_ends() => return send_away(wire, &terminated()).await,
+            next = incoming.next_kind() => next,
+        };
+        connection.set_followed(next != Some(SYNC));
     }
     let mut context = DecodeContext::new(wire.protocol_version());
     (context.awaiting_frontend_ssl, context.awaiting_frontend_startup) = (false, false);
@@ -156,11 +212,13 @@ async fn next<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>, wire: &mut Wire,
 /// Tells the client of an error in a message of `kind`. False where the connection is over with it.
 async fn report(wire: &mut Wire, connection: &ConnectionRef, error: PgWireError, kind: u8) -> io::Result<bool> {
     let info = complete(error);
-    let goes_on = !info.is_fatal();
+    if info.is_fatal() {
+        return send_away_with(wire, info).await;
+    }
     let status = connection.fail_block().await;
     wire.set_transaction_status(status);
     process_error(wire, PgWireError::UserError(Box::new(info)), kind != QUERY).await?;
-    Ok(goes_on)
+    Ok(true)
 }
 
 /// Tells the client why its connection ends.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use datafusion::common::ScalarValue;
 use weir_catalog::object::without_secrets;
 use weir_catalog::{
     Catalog, CatalogChange, Column, ConnectorTable, Error, Job, JobKind, Object, ObjectId, Result, SqlState, StoredTable, View,
@@ -13,7 +12,8 @@ use weir_sql::binder::Binder;
 use weir_sql::graph::StreamGraph;
 use weir_sql::statement::{ColumnDefinition, DropKind, Parsed, Statement};
 
-use super::session::{Notice, Reply, Session, types_of, with_parameters};
+use super::prepared::Arguments;
+use super::session::{Notice, Reply, Session};
 use crate::job::engine::NewJob;
 use crate::job::status::JobState;
 use crate::sources::connector;
@@ -70,11 +70,15 @@ impl Session {
 
     /// As [`Session::plan_ddl`], where what a new job reads runs.
     async fn plan_checked_ddl(&self, catalog: &Arc<Catalog>, parsed: &Parsed) -> Result<PlannedDdl> {
-        let mut notices = Vec::new();
         // What it says of jobs, that they have finished or were stopped, it says of them as the last statement left them.
         self.engine.show().await;
-        let mut planned = self.plan_ddl(catalog, parsed, &mut notices)?;
-        planned.notices = notices;
+        let over = catalog.clone();
+        let plan = move |session: &Session, parsed: &Parsed| {
+            let mut notices = Vec::new();
+            let planned = session.plan_ddl(&over, parsed, &mut notices)?;
+            Ok(PlannedDdl { notices, ..planned })
+        };
+        let mut planned = self.planned(parsed, plan).await?;
         if let Some(new) = &mut planned.new_job {
             self.engine.check_inputs_run(&new.job.inputs).await?;
             new.catalog = catalog.clone();
@@ -413,19 +417,24 @@ impl Session {
     }
 
     /// The plan of a statement, in words.
-    pub(super) fn explain(&self, inner: &Parsed, parameters: Vec<ScalarValue>) -> Result<Reply> {
-        let catalog = self.catalog();
+    pub(super) async fn explain(&self, inner: &Parsed, arguments: &Arguments) -> Result<Reply> {
+        let (catalog, arguments) = (self.catalog(), arguments.clone());
+        let lines = self.planned(inner, move |session, inner| session.explained(&catalog, inner, &arguments)).await?;
+        super::system::text_rows(&["QUERY PLAN"], lines.into_iter().map(|line| vec![Some(line)]).collect(), "EXPLAIN")
+    }
+
+    fn explained(&self, catalog: &Catalog, inner: &Parsed, arguments: &Arguments) -> Result<Vec<String>> {
         let lines = match &inner.statement {
             Statement::Query(query) => {
-                let plan = self.bind(&catalog, inner, query, types_of(&parameters))?.plan;
-                super::explain::explain(&with_parameters(plan, parameters)?)?
+                let plan = self.bind(catalog, inner, query, arguments.types())?.plan;
+                super::explain::explain(&arguments.put_into(plan)?)?
             }
             Statement::CreateMaterializedView { .. } | Statement::CreateSink { .. } => {
-                let (job, graph) = self.plan_job(&catalog, inner)?;
+                let (job, graph) = self.plan_job(catalog, inner)?;
                 weir_sql::explain::explain(&graph, job.parallelism)
             }
             Statement::Insert { table, .. } if matches!(catalog.get(table).map(Arc::as_ref), Some(Object::ConnectorTable(_))) => {
-                let (job, graph) = self.plan_job(&catalog, inner)?;
+                let (job, graph) = self.plan_job(catalog, inner)?;
                 weir_sql::explain::explain(&graph, job.parallelism)
             }
             _ => {
@@ -433,7 +442,7 @@ impl Session {
                     .with_hint("EXPLAIN shows queries, CREATE MATERIALIZED VIEW, CREATE SINK and INSERT INTO a connector table."));
             }
         };
-        super::system::text_rows(&["QUERY PLAN"], lines.into_iter().map(|line| vec![Some(line)]).collect(), "EXPLAIN")
+        Ok(lines)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
-use datafusion::common::{Column as ColumnName, ScalarValue};
+use datafusion::common::Column as ColumnName;
 use datafusion::datasource::DefaultTableSource;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use futures::StreamExt;
@@ -12,8 +12,9 @@ use weir_catalog::{Catalog, Error, Object, Result, SqlState, SqlType, StoredTabl
 use weir_sql::binder::{Binder, bind_error};
 use weir_sql::statement::{Assignment, Parsed, Statement};
 
+use super::prepared::Arguments;
 use super::query::table_with_row_keys;
-use super::session::{Reply, Session, parameter_list, types_of, with_parameters};
+use super::session::{Reply, Session, parameter_list};
 use crate::log::{ROW_KEY_COLUMN, Transaction};
 use crate::operators::error::{from_arrow, from_datafusion};
 
@@ -35,21 +36,21 @@ enum BoundDml {
 
 impl Session {
     /// Runs an INSERT, UPDATE or DELETE: at once, or as a part of the block that it stands in.
-    pub(super) async fn dml(&mut self, parsed: &Parsed, parameters: Vec<ScalarValue>) -> Result<Reply> {
+    pub(super) async fn dml(&mut self, parsed: &Parsed, arguments: &Arguments) -> Result<Reply> {
         let catalog = self.catalog();
         if let Statement::Insert { table, .. } = &parsed.statement
             && matches!(catalog.get(table).map(Arc::as_ref), Some(Object::ConnectorTable(_)))
         {
             return self.insert_job(parsed).await;
         }
-        let bound = self.bind_dml(&catalog, parsed, types_of(&parameters))?;
+        let bound = self.plan_dml(&catalog, parsed, arguments).await?;
         let table_id = match &bound {
             BoundDml::Insert { table, .. } | BoundDml::Change { table, .. } => table.id,
         };
         if let Some(mut block) = self.block.take() {
             // Taken out for the time of the statement: the transaction is both read and written.
             self.block_is_out = true;
-            let result = self.apply(&mut block.transaction, bound, parameters).await;
+            let result = self.apply(&mut block.transaction, bound, arguments).await;
             self.block = Some(block);
             self.block_is_out = false;
             return result.map(Reply::Command);
@@ -61,9 +62,9 @@ impl Session {
             let mut transaction = self.engine.tables().begin()?;
             let this = match bound.take() {
                 Some(bound) => bound,
-                None => self.bind_dml(&catalog, parsed, types_of(&parameters))?,
+                None => self.plan_dml(&catalog, parsed, arguments).await?,
             };
-            let tag = self.apply(&mut transaction, this, parameters.clone()).await?;
+            let tag = self.apply(&mut transaction, this, arguments).await?;
             match self.commit(transaction, Vec::new()).await {
                 Ok(_) => return Ok(Reply::Command(tag)),
                 Err(error) if *error.code() == SqlState::SERIALIZATION_FAILURE && attempt < 10 => {}
@@ -90,6 +91,11 @@ impl Session {
                 parameter_list(&parameters)
             }
         }
+    }
+
+    async fn plan_dml(&self, catalog: &Arc<Catalog>, parsed: &Parsed, arguments: &Arguments) -> Result<BoundDml> {
+        let (catalog, types) = (catalog.clone(), arguments.types());
+        self.planned(parsed, move |session, parsed| session.bind_dml(&catalog, parsed, types)).await
     }
 
     fn bind_dml(&self, catalog: &Catalog, parsed: &Parsed, types: Vec<Option<SqlType>>) -> Result<BoundDml> {
@@ -140,10 +146,10 @@ impl Session {
     }
 
     /// Puts a statement's changes into `transaction`. Returns the command tag.
-    async fn apply(&self, transaction: &mut Transaction, bound: BoundDml, parameters: Vec<ScalarValue>) -> Result<String> {
+    async fn apply(&self, transaction: &mut Transaction, bound: BoundDml, arguments: &Arguments) -> Result<String> {
         match bound {
             BoundDml::Insert { table, plan, .. } => {
-                let plan = with_parameters(plan, parameters)?;
+                let plan = arguments.put_into(plan)?;
                 let cut = self.runner.cut(&plan, Some(transaction), std::time::Duration::from_secs(86_400)).await?;
                 let mut count = 0;
                 // What is read does not change by what is written meanwhile: the cut is of one moment.
@@ -172,7 +178,7 @@ impl Session {
                 });
                 let exprs: Vec<Expr> = old.chain([key]).chain(new).collect();
                 let plan = builder.project(exprs).and_then(LogicalPlanBuilder::build).map_err(bind_error)?;
-                let plan = with_parameters(plan, parameters)?;
+                let plan = arguments.put_into(plan)?;
                 // Subqueries may read other tables and views.
                 let cut = self.runner.cut(&plan, Some(transaction), std::time::Duration::from_secs(86_400)).await?;
                 let mut count = 0;

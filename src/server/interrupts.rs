@@ -1,4 +1,4 @@
-//! What ends a statement from outside, a cancel request or its timeout, and where it may end it.
+//! What ends a statement from outside, a cancel request, its timeout or the end of the server, and where it may end it.
 //!
 //! # Invariants
 //! - Who is told that a statement was ended from outside can rely on it: a commit that has been given to the log is waited for.
@@ -11,9 +11,76 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+use weir_catalog::{Error, SqlState};
 
 use crate::seams::spawn::{JoinHandle, Spawner};
+
+/// What was asked of a session from outside.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    /// How many cancel requests there were.
+    cancels: u64,
+    /// Whether it is to end.
+    ends: bool,
+}
+
+/// Asks a session for the end of its statements, or for its own.
+#[derive(Debug, Default)]
+pub struct Asking(watch::Sender<Asked>);
+
+impl Asking {
+    /// Asks for the end of the statement under way.
+    pub fn cancel(&self) {
+        self.0.send_modify(|asked| asked.cancels += 1);
+    }
+
+    /// Asks for the end of the session.
+    pub fn end(&self) {
+        self.0.send_modify(|asked| asked.ends = true);
+    }
+
+    /// What is asked from now on.
+    pub fn from_now(&self) -> Interruption {
+        let asked = self.0.subscribe();
+        let told = asked.borrow().cancels;
+        Interruption { asked, told }
+    }
+}
+
+/// What ends a session's statements from some moment on: cancel requests of after it, and the end of the session, whenever that was asked for.
+#[derive(Debug)]
+pub struct Interruption {
+    asked: watch::Receiver<Asked>,
+    /// How many cancel requests were told or came before.
+    told: u64,
+}
+
+impl Interruption {
+    /// Returns why a statement is to end, once it is. A cancel request is told once.
+    pub async fn wanted(&mut self) -> Error {
+        let told = self.told;
+        // Who asks lives as long as the session: where it is gone, that is over.
+        let asked = self.asked.wait_for(|asked| asked.ends || asked.cancels != told).await.map(|asked| *asked);
+        match asked {
+            Ok(Asked { ends: false, cancels }) => {
+                self.told = cancels;
+                Error::new(SqlState::QUERY_CANCELED, "canceling statement due to user request")
+            }
+            Ok(_) | Err(_) => terminated(),
+        }
+    }
+
+    /// Returns when the session is to end.
+    pub async fn session_ends(&mut self) {
+        let _ = self.asked.wait_for(|asked| asked.ends).await;
+    }
+}
+
+/// `57P01`: the server stops.
+pub(super) fn terminated() -> Error {
+    Error::new(SqlState::ADMIN_SHUTDOWN, "terminating connection due to administrator command")
+}
 
 /// A session's statement under way, as what may interrupt it sees it. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -94,6 +161,20 @@ impl Interrupts {
         None
     }
 
+    /// What `running` gives, or why `interruption` has ended it.
+    pub async fn run<T>(
+        &self,
+        running: impl Future<Output = weir_catalog::Result<T>>,
+        interruption: &mut Interruption,
+    ) -> weir_catalog::Result<T> {
+        let mut reason = None;
+        let interrupt = async { reason = Some(interruption.wanted().await) };
+        match self.run_until(running, interrupt).await {
+            Some(result) => result,
+            None => Err(reason.unwrap_or_else(terminated)),
+        }
+    }
+
     fn is_held(&self) -> bool {
         self.shared.held.load(Ordering::SeqCst) > 0
     }
@@ -151,6 +232,25 @@ mod tests {
         // The next statement knows nothing of it.
         let statement = async { tokio::time::timeout(Duration::from_millis(5), interrupts.wanted()).await.is_err() };
         assert_eq!(interrupts.run_until(statement, std::future::pending()).await, Some(true));
+    }
+
+    #[tokio::test]
+    async fn a_request_ends_one_statement_and_the_end_of_a_session_all() {
+        let (asking, interrupts) = (Asking::default(), Interrupts::default());
+        let code = |result: weir_catalog::Result<()>| result.map_or_else(|error| error.code().as_str().to_string(), |()| "00000".into());
+        asking.cancel();
+        let mut interruption = asking.from_now();
+        assert_eq!(code(interrupts.run(async { Ok(()) }, &mut interruption).await), "00000");
+        asking.cancel();
+        assert_eq!(code(interrupts.run(async { Ok(()) }, &mut interruption).await), "57014");
+        assert_eq!(code(interrupts.run(async { Ok(()) }, &mut interruption).await), "00000");
+        asking.end();
+        for mut interruption in [interruption, asking.from_now()] {
+            for _ in 0..2 {
+                assert_eq!(code(interrupts.run(std::future::pending(), &mut interruption).await), "57P01");
+            }
+            interruption.session_ends().await;
+        }
     }
 
     #[tokio::test]

@@ -5,9 +5,12 @@
 //!                                                                          ├─▶ dml  (INSERT, UPDATE, DELETE)
 //!                                                                          └─▶ ddl  (CREATE, DROP, ALTER)
 //! ```
+//!
+//! `clients` knows who is connected, and tells them when the server starts and stops.
 
 mod alter;
 mod alter_sink;
+pub mod clients;
 mod connection;
 pub mod ddl;
 pub mod dml;
@@ -17,9 +20,11 @@ mod guarded;
 mod interrupts;
 pub mod lookup;
 mod messages;
+mod outgoing;
 pub mod pg;
 pub mod pg_catalog;
-
+mod planning;
+pub mod prepared;
 pub mod query;
 pub mod savepoint;
 pub mod session;

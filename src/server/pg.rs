@@ -4,14 +4,11 @@
 
 use std::collections::HashMap;
 use std::fmt::Debug;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use datafusion::common::ScalarValue;
 use futures::{Sink, SinkExt, StreamExt};
-use parking_lot::Mutex;
 use pgwire::api::auth::{
     ServerParameterProvider, StartupHandler, finish_authentication, protocol_negotiation, save_startup_parameters_to_metadata,
 };
@@ -21,94 +18,35 @@ use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_fo
 use pgwire::api::results::{DescribePortalResponse, DescribeStatementResponse, FieldFormat, FieldInfo, QueryResponse, Response, Tag};
 use pgwire::api::stmt::{QueryParser, StoredStatement};
 use pgwire::api::store::PortalStore;
-use pgwire::api::{
-    ClientInfo, ClientPortalStore, DEFAULT_NAME, PgWireConnectionState, PidSecretKeyGenerator, RandomPidSecretKeyGenerator, Type,
-};
+use pgwire::api::{ClientInfo, ClientPortalStore, DEFAULT_NAME, PgWireConnectionState, PidSecretKeyGenerator, Type};
 use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
 use pgwire::messages::cancel::CancelRequest;
 use pgwire::messages::data::RowDescription;
 use pgwire::messages::extendedquery::Sync as WireSync;
 use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus as WireStatus};
 use pgwire::messages::simplequery::Query;
-use pgwire::messages::startup::SecretKey;
 use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
-use tokio::net::TcpListener;
-use tokio::sync::watch;
-use weir_catalog::{Column, Error, Result, SqlState, SqlType};
+use weir_catalog::{Error, Result, SqlState, SqlType};
 use weir_sql::statement::{Parsed, Statement};
 
+use super::clients::{Clients, Shared};
 use super::encode;
-use super::pg_catalog::{PgCatalog, SessionFacts};
-use super::query::QueryRunner;
+use super::interrupts::{Asking, Interruption};
+use super::pg_catalog::SessionFacts;
+use super::planning;
+use super::prepared::{Arguments, Described, RESULT_CHANGED};
 use super::session::{Notice, Reply, RowStream, Session, TransactionStatus, runs_alone};
-use crate::job::Engine;
 use crate::operators::error::from_datafusion;
 
-/// Accepts clients until the task is dropped.
-///
-/// Any user is let in, so only loopback addresses are listened on. Errors: `58030` where the address can't be bound, `22023` where it is not loopback.
-pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
-    if !address.ip().is_loopback() {
-        return Err(Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("cannot listen on {address}: there is no authentication yet"))
-            .with_hint("Listen on a loopback address."));
-    }
-    TcpListener::bind(address).await.map_err(|e| Error::io(format!("listen on {address}"), &e))
-}
-
-/// Serves the clients that come in over `listener`.
-pub async fn serve(listener: TcpListener, engine: Arc<Engine>) -> Result<()> {
-    let shared = Arc::new(Shared {
-        runner: QueryRunner::new(engine.clone())?,
-        engine,
-        connections: Mutex::new(Vec::new()),
-        keys: RandomPidSecretKeyGenerator::default(),
-        pg_catalog: PgCatalog::new()?,
-    });
-    loop {
-        let (socket, _) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Out of file descriptors, most likely: let some close.
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let shared = shared.clone();
-        tokio::spawn(async move {
-            let session = Session::new(shared.engine.clone(), shared.runner.clone());
-            let connection = Arc::new(Connection {
-                session: tokio::sync::Mutex::new(session),
-                cancel: watch::Sender::new(0),
-                is_followed: AtomicBool::new(false),
-                shared: shared.clone(),
-            });
-            if let Err(error) = super::connection::serve(socket, &ConnectionRef(connection.clone())).await {
-                tracing::debug!(%error, "a connection ended");
-            }
-            shared.connections.lock().retain(|(_, _, known)| !Arc::ptr_eq(known, &connection));
-        });
-    }
-}
-
-/// What all connections share.
-struct Shared {
-    engine: Arc<Engine>,
-    runner: QueryRunner,
-    /// Who may be cancelled, by process id and secret key.
-    connections: Mutex<Vec<(i32, SecretKey, Arc<Connection>)>>,
-    keys: RandomPidSecretKeyGenerator,
-    pg_catalog: PgCatalog,
-}
-
 /// One client's connection.
-struct Connection {
+pub(super) struct Connection {
     session: tokio::sync::Mutex<Session>,
-    /// Counts cancel requests.
-    cancel: watch::Sender<u64>,
+    /// Asks its statements to end, or itself.
+    pub asking: Asking,
     /// Whether something comes after the Execute under way and before the next Sync.
     is_followed: AtomicBool,
     shared: Arc<Shared>,
+    clients: Arc<Clients>,
 }
 
 /// A connection as the protocol layer holds it.
@@ -116,6 +54,29 @@ struct Connection {
 pub struct ConnectionRef(Arc<Connection>);
 
 impl ConnectionRef {
+    /// A connection of one of `clients`. Errors with `57P03` where there are no sessions now.
+    pub(super) fn new(clients: &Arc<Clients>) -> Result<ConnectionRef> {
+        let shared = clients.admit()?;
+        let session = Session::new(shared.engine.clone(), shared.runner.clone());
+        Ok(ConnectionRef(Arc::new(Connection {
+            session: tokio::sync::Mutex::new(session),
+            asking: Asking::default(),
+            is_followed: AtomicBool::new(false),
+            shared,
+            clients: clients.clone(),
+        })))
+    }
+
+    /// What it is asked from now on.
+    pub(super) fn interruption(&self) -> Interruption {
+        self.0.asking.from_now()
+    }
+
+    /// The client was told of the end of its session, or is gone.
+    pub(super) fn has_ended(&self) {
+        self.0.clients.end(&self.0);
+    }
+
     /// Says whether something comes after the Execute that comes now and before the next Sync.
     pub(super) fn set_followed(&self, is_followed: bool) {
         self.0.is_followed.store(is_followed, Ordering::Relaxed);
@@ -169,7 +130,8 @@ impl StartupHandler for ConnectionRef {
             save_startup_parameters_to_metadata(client, startup);
             let (pid, key) = self.0.shared.keys.generate(client);
             client.set_pid_and_secret_key(pid, key.clone());
-            self.0.shared.connections.lock().push((pid, key, self.0.clone()));
+            let begun = self.0.clients.begin(pid, key, self.0.clone());
+            begun.map_err(|error| PgWireError::UserError(Box::new(error_info("FATAL", &error))))?;
             finish_authentication(client, &Parameters).await?;
         }
         Ok(())
@@ -179,61 +141,42 @@ impl StartupHandler for ConnectionRef {
 #[async_trait]
 impl CancelHandler for ConnectionRef {
     async fn on_cancel_request(&self, request: CancelRequest) {
-        let found = self
-            .0
-            .shared
-            .connections
-            .lock()
-            .iter()
-            .find(|(pid, key, _)| *pid == request.pid && key.eq_value(&request.secret_key))
-            .map(|(_, _, connection)| connection.clone());
-        if let Some(connection) = found {
-            connection.cancel.send_modify(|count| *count += 1);
-        }
+        self.0.clients.cancel(&request);
     }
-}
-
-fn canceled() -> Error {
-    Error::new(SqlState::QUERY_CANCELED, "canceling statement due to user request")
 }
 
 impl Connection {
     /// Runs a statement of the extended protocol.
-    async fn execute_extended(&self, parsed: &Parsed, parameters: Vec<ScalarValue>, canceling: &mut watch::Receiver<u64>) -> Result<Reply> {
+    async fn execute_extended(&self, parsed: &Parsed, arguments: &Arguments, interruption: &mut Interruption) -> Result<Reply> {
         let is_followed = self.is_followed.load(Ordering::Relaxed);
         self.session.lock().await.enter_pipeline(&parsed.statement, is_followed)?;
-        self.execute(parsed, parameters, canceling).await
+        self.execute(parsed, arguments, interruption).await
     }
 
     /// A Sync has come, or what stands for one. Cancel requests of before were for the statements.
     async fn end_pipeline(&self) -> Result<()> {
-        let mut canceling = self.cancel.subscribe();
+        let mut interruption = self.asking.from_now();
         let mut session = self.session.lock().await;
         if !session.is_in_pipeline() {
             return Ok(());
         }
         let interrupts = session.interrupts();
-        let interrupt = async { drop(canceling.changed().await) };
-        let ended = interrupts.run_until(session.end_pipeline(), interrupt).await;
-        ended.unwrap_or_else(|| {
+        let ended = interrupts.run(session.end_pipeline(), &mut interruption).await;
+        if ended.is_err() {
             session.abandon_block();
-            Err(canceled())
-        })
+        }
+        ended
     }
 
-    /// Runs a statement; a cancel request that comes meanwhile ends it.
-    async fn execute(&self, parsed: &Parsed, parameters: Vec<ScalarValue>, canceling: &mut watch::Receiver<u64>) -> Result<Reply> {
+    /// Runs a statement, unless it is interrupted meanwhile.
+    async fn execute(&self, parsed: &Parsed, arguments: &Arguments, interruption: &mut Interruption) -> Result<Reply> {
         let mut session = self.session.lock().await;
         let interrupts = session.interrupts();
-        // The sender lives as long as the connection.
-        let interrupt = async { drop(canceling.changed().await) };
-        match interrupts.run_until(session.execute(parsed, parameters), interrupt).await {
-            Some(reply) => reply,
-            None => {
-                session.fail_block();
-                Err(canceled())
-            }
+        let reply = interrupts.run(session.execute(parsed, arguments), interruption).await;
+        if reply.is_err() {
+            session.fail_block();
         }
+        reply
     }
 
     async fn wire_status(&self) -> WireStatus {
@@ -254,7 +197,13 @@ impl Connection {
         if self.run_catalog_query(client, script).await? {
             return Ok(());
         }
-        let statements = match weir_sql::parser::parse(script) {
+        let mut interruption = self.asking.from_now();
+        let parsed = tokio::select! {
+            biased;
+            parsed = planning::parsed(script) => parsed,
+            error = interruption.wanted() => Err(error),
+        };
+        let statements = match parsed {
             Ok(statements) => statements,
             Err(error) => {
                 self.session.lock().await.fail_block();
@@ -272,13 +221,12 @@ impl Connection {
             && statements.iter().all(|parsed| fits_transaction(&parsed.statement, creates))
             && self.session.lock().await.status() == TransactionStatus::Idle;
         let control = |statement| Parsed { statement, text: String::new(), offset: 0 };
-        let mut canceling = self.cancel.subscribe();
         if implicit {
-            self.execute(&control(Statement::Begin("BEGIN")), Vec::new(), &mut canceling).await.map_err(wire_error)?;
+            self.execute(&control(Statement::Begin("BEGIN")), &Arguments::default(), &mut interruption).await.map_err(wire_error)?;
         }
         let mut result = Ok(());
         for parsed in &statements {
-            result = self.run_one(client, parsed, &mut canceling).await;
+            result = self.run_one(client, parsed, &mut interruption).await;
             if result.is_err() {
                 break;
             }
@@ -286,7 +234,7 @@ impl Connection {
         if implicit {
             let end = if result.is_ok() { Statement::Commit } else { Statement::Rollback };
             // A cancel request of before was for the statements; this one only ends what they began.
-            let ended = self.execute(&control(end), Vec::new(), &mut self.cancel.subscribe()).await;
+            let ended = self.execute(&control(end), &Arguments::default(), &mut self.asking.from_now()).await;
             if ended.is_err() {
                 self.session.lock().await.abandon_block();
             }
@@ -308,8 +256,7 @@ impl Connection {
         let Some(answer) = self.shared.pg_catalog.with_session(facts).try_query(script, &catalog).await else { return Ok(false) };
         match answer {
             Ok(rows) => {
-                let mut canceling = self.cancel.subscribe();
-                self.send_rows(client, rows, 0, &mut canceling).await?;
+                self.send_rows(client, rows, 0, &mut self.asking.from_now()).await?;
             }
             Err(error) => {
                 self.session.lock().await.fail_block();
@@ -327,20 +274,20 @@ impl Connection {
         (session.catalog(), SessionFacts { user, process_id, variables: session.variables().clone() })
     }
 
-    async fn run_one<C>(&self, client: &mut C, parsed: &Parsed, canceling: &mut watch::Receiver<u64>) -> PgWireResult<()>
+    async fn run_one<C>(&self, client: &mut C, parsed: &Parsed, interruption: &mut Interruption) -> PgWireResult<()>
     where
         C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let at = |error: Error| wire_error(moved(error, parsed.offset));
-        let reply = self.execute(parsed, Vec::new(), canceling).await;
+        let reply = self.execute(parsed, &Arguments::default(), interruption).await;
         self.send_notices(client).await?;
         match reply.map_err(at)? {
             Reply::Command(tag) => {
                 client.feed(PgWireBackendMessage::CommandComplete(CommandComplete::new(tag))).await?;
             }
-            Reply::Rows(rows) => self.send_rows(client, rows, parsed.offset, canceling).await?,
+            Reply::Rows(rows) => self.send_rows(client, rows, parsed.offset, interruption).await?,
         }
         Ok(())
     }
@@ -360,7 +307,7 @@ impl Connection {
     }
 
     /// Sends rows with their description and the command tag. Positions in errors are moved by `offset`.
-    async fn send_rows<C>(&self, client: &mut C, rows: RowStream, offset: usize, canceling: &mut watch::Receiver<u64>) -> PgWireResult<()>
+    async fn send_rows<C>(&self, client: &mut C, rows: RowStream, offset: usize, interruption: &mut Interruption) -> PgWireResult<()>
     where
         C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
         C::Error: Debug,
@@ -376,9 +323,9 @@ impl Connection {
         loop {
             let batch = tokio::select! {
                 biased;
-                _ = canceling.changed() => {
+                error = interruption.wanted() => {
                     self.session.lock().await.fail_block();
-                    return Err(wire_error(canceled()));
+                    return Err(wire_error(error));
                 }
                 batch = stream.next() => batch,
             };
@@ -427,9 +374,10 @@ fn moved(error: Error, offset: usize) -> Error {
     }
 }
 
-/// An error as the protocol has it.
+/// An error as the protocol has it. With one that says that the server stops, the connection ends.
 pub(super) fn wire_error(error: Error) -> PgWireError {
-    PgWireError::UserError(Box::new(error_info("ERROR", &error)))
+    let severity = if *error.code() == SqlState::ADMIN_SHUTDOWN { "FATAL" } else { "ERROR" };
+    PgWireError::UserError(Box::new(error_info(severity, &error)))
 }
 
 /// An error or a notice as the protocol has it.
@@ -440,6 +388,8 @@ pub(super) fn error_info(severity: &str, error: &Error) -> ErrorInfo {
     info.hint = error.hint().map(str::to_string);
     info.position = error.position().map(|position| position.to_string());
     info.where_context = error.context().map(str::to_string);
+    // By this name drivers know that preparing the statement again helps.
+    info.routine = (error.message() == RESULT_CHANGED).then(|| "RevalidateCachedQuery".to_string());
     info
 }
 
@@ -475,12 +425,11 @@ impl SimpleQueryHandler for ConnectionRef {
     }
 }
 
-/// A statement that was prepared: what it needs and gives.
+/// A statement that was prepared.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     statement: PreparedStatement,
-    parameters: Vec<SqlType>,
-    columns: Vec<Column>,
+    described: Arc<Described>,
 }
 
 #[derive(Clone, Debug)]
@@ -498,7 +447,7 @@ impl Prepared {
             Type::INT4_ARRAY if of_catalog => Type::OID_ARRAY,
             other => other,
         };
-        self.parameters.iter().map(wire_type).collect()
+        self.described.parameters.iter().map(wire_type).collect()
     }
 }
 
@@ -507,14 +456,14 @@ pub struct Parser(Arc<Connection>);
 
 /// What a statement needs and gives; `None` for no statement.
 async fn prepare(session: &mut Session, sql: &str, types: &[Option<Type>]) -> Result<Option<Prepared>> {
-    let mut statements = weir_sql::parser::parse(sql)?;
+    let mut statements = planning::parsed(sql).await?;
     if statements.len() > 1 {
         return Err(Error::new(SqlState::SYNTAX_ERROR, "cannot insert multiple commands into a prepared statement"));
     }
     let Some(parsed) = statements.pop() else { return Ok(None) };
     let types = types.iter().map(|ty| ty.as_ref().and_then(encode::sql_type)).collect();
-    let (parameters, columns) = session.describe(&parsed, types).await.map_err(|error| moved(error, parsed.offset))?;
-    Ok(Some(Prepared { statement: PreparedStatement::Session(Arc::new(parsed)), parameters, columns }))
+    let described = session.describe(&parsed, types).await.map_err(|error| moved(error, parsed.offset))?;
+    Ok(Some(Prepared { statement: PreparedStatement::Session(Arc::new(parsed)), described: Arc::new(described) }))
 }
 
 #[async_trait]
@@ -529,8 +478,9 @@ impl QueryParser for Parser {
         let pg_catalog = self.0.shared.pg_catalog.with_session(facts);
         if let Some(columns) = pg_catalog.columns(sql, &catalog).await {
             let parameters = pg_catalog.parameter_types(sql, &catalog).unwrap_or_else(|| Ok(Vec::new()));
-            let prepared = columns
-                .and_then(|columns| Ok(Prepared { statement: PreparedStatement::Catalog(sql.into()), parameters: parameters?, columns }));
+            let described = columns.and_then(|columns| Ok(Described { parameters: parameters?, columns }));
+            let prepared =
+                described.map(|described| Prepared { statement: PreparedStatement::Catalog(sql.into()), described: Arc::new(described) });
             if prepared.is_err() {
                 self.0.session.lock().await.fail_block();
             }
@@ -538,9 +488,8 @@ impl QueryParser for Parser {
         }
         let mut session = self.0.session.lock().await;
         // As running it, preparing a statement may wait: for the checkpoint of a job whose state it reads.
-        let (mut canceling, interrupts) = (self.0.cancel.subscribe(), session.interrupts());
-        let interrupt = async { drop(canceling.changed().await) };
-        let prepared = interrupts.run_until(prepare(&mut session, sql, types), interrupt).await.unwrap_or_else(|| Err(canceled()));
+        let (mut interruption, interrupts) = (self.0.asking.from_now(), session.interrupts());
+        let prepared = interrupts.run(prepare(&mut session, sql, types), &mut interruption).await;
         if prepared.is_err() {
             session.fail_block();
         }
@@ -552,7 +501,7 @@ impl QueryParser for Parser {
     }
 
     fn get_result_schema(&self, statement: &Prepared, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
-        Ok(encode::fields(&statement.columns, format.unwrap_or(&Format::UnifiedText)))
+        Ok(encode::fields(&statement.described.columns, format.unwrap_or(&Format::UnifiedText)))
     }
 }
 
@@ -573,7 +522,7 @@ impl ExtendedQueryHandler for ConnectionRef {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let statement = &target.statement;
-        Ok(DescribeStatementResponse::new(statement.wire_parameters(), encode::fields(&statement.columns, &Format::UnifiedText)))
+        Ok(DescribeStatementResponse::new(statement.wire_parameters(), encode::fields(&statement.described.columns, &Format::UnifiedText)))
     }
 
     async fn do_describe_portal<C>(&self, _client: &mut C, target: &Portal<Prepared>) -> PgWireResult<DescribePortalResponse>
@@ -584,7 +533,7 @@ impl ExtendedQueryHandler for ConnectionRef {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         check_formats(target)?;
-        Ok(DescribePortalResponse::new(encode::fields(&target.statement.statement.columns, &target.result_column_format)))
+        Ok(DescribePortalResponse::new(encode::fields(&target.statement.statement.described.columns, &target.result_column_format)))
     }
 
     /// What was done since the last Sync is one transaction, unless it stands in a block, and ends here.
@@ -599,6 +548,9 @@ impl ExtendedQueryHandler for ConnectionRef {
         let ended = self.0.end_pipeline().await;
         self.0.send_notices(client).await?;
         if let Err(error) = ended {
+            if *error.code() == SqlState::ADMIN_SHUTDOWN {
+                return Err(wire_error(error));
+            }
             client.feed(PgWireBackendMessage::ErrorResponse(error_info("ERROR", &error).into())).await?;
         }
         let status = self.0.wire_status().await;
@@ -616,19 +568,22 @@ impl ExtendedQueryHandler for ConnectionRef {
     {
         check_formats(portal)?;
         let statement = &portal.statement.statement;
-        let parameters = match encode::parameters(portal, &statement.parameters) {
-            Ok(parameters) => parameters,
+        let values = match encode::parameters(portal, &statement.described.parameters) {
+            Ok(values) => values,
             Err(error) => {
                 self.0.session.lock().await.fail_block();
                 return Err(wire_error(error));
             }
         };
-        let mut canceling = self.0.cancel.subscribe();
+        let mut interruption = self.0.asking.from_now();
         let reply = match &statement.statement {
-            PreparedStatement::Session(parsed) => self.0.execute_extended(parsed, parameters, &mut canceling).await,
+            PreparedStatement::Session(parsed) => {
+                let arguments = Arguments::new(values, statement.described.clone());
+                self.0.execute_extended(parsed, &arguments, &mut interruption).await
+            }
             PreparedStatement::Catalog(sql) => {
                 let (catalog, facts) = self.0.catalog_facts(client).await;
-                let answer = self.0.shared.pg_catalog.with_session(facts).try_query_with(sql, &parameters, &catalog).await;
+                let answer = self.0.shared.pg_catalog.with_session(facts).try_query_with(sql, &values, &catalog).await;
                 let answer = answer.unwrap_or_else(|| Err(Error::internal("a catalog query was taken for another")));
                 if answer.is_err() {
                     self.0.session.lock().await.fail_block();
@@ -655,19 +610,19 @@ impl ExtendedQueryHandler for ConnectionRef {
                         Err(error) => vec![Err(wire_error(error))],
                     })
                 });
-                // A cancel request ends the rows too.
+                // What interrupts a statement ends its rows too.
                 let connection = self.0.clone();
-                let rows = futures::stream::unfold((Box::pin(rows), Some(canceling)), move |(mut rows, canceling)| {
+                let rows = futures::stream::unfold((Box::pin(rows), Some(interruption)), move |(mut rows, interruption)| {
                     let connection = connection.clone();
                     async move {
-                        let mut canceling = canceling?;
+                        let mut interruption = interruption?;
                         let row = tokio::select! {
                             biased;
-                            _ = canceling.changed() => Err(wire_error(canceled())),
+                            error = interruption.wanted() => Err(wire_error(error)),
                             row = rows.next() => row?,
                         };
                         match row {
-                            Ok(row) => Some((Ok(row), (rows, Some(canceling)))),
+                            Ok(row) => Some((Ok(row), (rows, Some(interruption)))),
                             Err(error) => {
                                 // An error among the rows fails the block as one before them does.
                                 connection.session.lock().await.fail_block();
@@ -686,12 +641,12 @@ impl ExtendedQueryHandler for ConnectionRef {
 
 /// A result format for each column, one for all, or none.
 fn check_formats(portal: &Portal<Prepared>) -> PgWireResult<()> {
+    let columns = portal.statement.statement.described.columns.len();
     if let Format::Individual(formats) = &portal.result_column_format
-        && formats.len() < portal.statement.statement.columns.len()
+        && formats.len() < columns
     {
         let code = SqlState::parse("08P01").unwrap_or(SqlState::SYNTAX_ERROR);
-        let message =
-            format!("bind message has {} result formats but query has {} columns", formats.len(), portal.statement.statement.columns.len());
+        let message = format!("bind message has {} result formats but query has {columns} columns", formats.len());
         return Err(wire_error(Error::new(code, message)));
     }
     Ok(())

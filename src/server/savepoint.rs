@@ -207,7 +207,8 @@ impl Session {
         let plans = match altered {
             Some(name) => self.explain_upgrade(&catalog, inner, name).await?,
             None => {
-                let (job, graph) = self.plan_job(&catalog, inner)?;
+                let over = catalog.clone();
+                let (job, graph) = self.planned(inner, move |session, inner| session.plan_job(&over, inner)).await?;
                 let new = NewJob { job: Arc::new(job), graph: Arc::new(graph), catalog: catalog.clone() };
                 let plan =
                     self.plan_origin(&catalog, &new).await?.ok_or_else(|| Error::internal("a job has no savepoint to begin with"))?;

@@ -5,7 +5,6 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use datafusion::common::ScalarValue;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::logical_expr::LogicalPlan;
 use futures::FutureExt;
@@ -16,6 +15,7 @@ use weir_sql::statement::{Parsed, ShowKind, Statement};
 
 use super::guarded;
 use super::interrupts::{Held, Interrupts};
+use super::prepared::{Arguments, Described, has_precision};
 use super::query::QueryRunner;
 use super::system::SystemTables;
 use crate::job::Engine;
@@ -189,6 +189,11 @@ impl Session {
         }
     }
 
+    /// A session that plans as this one does. It is in no transaction.
+    pub(super) fn planner(&self) -> Session {
+        Session { system: self.system.clone(), variables: self.variables.clone(), ..Session::new(self.engine.clone(), self.runner.clone()) }
+    }
+
     /// Where it stands with transactions.
     pub fn status(&self) -> TransactionStatus {
         match &self.block {
@@ -246,41 +251,48 @@ impl Session {
         crate::job::settings::parse_duration("statement_timeout", value).ok().filter(|timeout| !timeout.is_zero())
     }
 
-    /// The types of a statement's parameters and the columns of its result; no columns where it gives no rows.
+    /// What a statement needs and gives. `types` are those of its parameters, as far as the client names them; the others are deduced.
     ///
     /// Waits where the columns of a state have to be asked for.
-    pub async fn describe(&mut self, parsed: &Parsed, types: Vec<Option<SqlType>>) -> Result<(Vec<SqlType>, Vec<Column>)> {
+    pub async fn describe(&mut self, parsed: &Parsed, types: Vec<Option<SqlType>>) -> Result<Described> {
         self.find_called_tables(parsed).await?;
-        let described = self.describe_found(parsed, types);
+        let catalog = self.catalog();
+        let described = self.planned(parsed, move |session, parsed| session.describe_found(&catalog, parsed, types)).await;
         self.system.called.clear();
         described
     }
 
-    fn describe_found(&self, parsed: &Parsed, types: Vec<Option<SqlType>>) -> Result<(Vec<SqlType>, Vec<Column>)> {
-        let catalog = self.catalog();
-        match &parsed.statement {
+    fn describe_found(&self, catalog: &Catalog, parsed: &Parsed, types: Vec<Option<SqlType>>) -> Result<Described> {
+        let mut columns = result_columns(&parsed.statement);
+        let parameters = match &parsed.statement {
             Statement::Query(query) => {
-                let bound = self.bind(&catalog, parsed, query, types)?;
-                Ok((parameter_list(&bound.parameters)?, bound.columns))
+                let bound = self.bind(catalog, parsed, query, types.clone())?;
+                let parameters = parameter_list(&bound.parameters)?;
+                // It runs with the types that are known now. A value without type leaves the precision of a result to others; one of a type has its own.
+                let is_deduced = |at: usize| !types.get(at).is_some_and(Option::is_some);
+                let is_final = !parameters.iter().enumerate().any(|(at, ty)| is_deduced(at) && has_precision(ty));
+                columns = match is_final {
+                    true => bound.columns,
+                    false => self.bind(catalog, parsed, query, parameters.iter().cloned().map(Some).collect())?.columns,
+                };
+                parameters
             }
             Statement::Insert { .. } | Statement::InsertDefaults { .. } | Statement::Update { .. } | Statement::Delete { .. } => {
-                Ok((self.dml_parameters(&catalog, parsed, types)?, Vec::new()))
+                self.dml_parameters(catalog, parsed, types)?
             }
             Statement::Explain(inner) => match &inner.statement {
-                Statement::Query(query) => {
-                    let bound = self.bind(&catalog, inner, query, types)?;
-                    Ok((parameter_list(&bound.parameters)?, result_columns(&parsed.statement)))
-                }
+                Statement::Query(query) => parameter_list(&self.bind(catalog, inner, query, types)?.parameters)?,
                 _ => {
-                    self.refuse_parameters(&catalog, inner)?;
-                    Ok((Vec::new(), result_columns(&parsed.statement)))
+                    self.refuse_parameters(catalog, inner)?;
+                    Vec::new()
                 }
             },
-            statement => {
-                self.refuse_parameters(&catalog, parsed)?;
-                Ok((Vec::new(), result_columns(statement)))
+            _ => {
+                self.refuse_parameters(catalog, parsed)?;
+                Vec::new()
             }
-        }
+        };
+        Ok(Described { parameters, columns })
     }
 
     /// `42P02` for a statement that keeps a query whose parameters nobody would give a value.
@@ -311,7 +323,9 @@ impl Session {
     }
 
     /// Runs one statement with the values of its parameters. An error inside a transaction block fails the block.
-    pub async fn execute(&mut self, parsed: &Parsed, parameters: Vec<ScalarValue>) -> Result<Reply> {
+    ///
+    /// Errors with `0A000` where the result is no longer what the statement was described with.
+    pub async fn execute(&mut self, parsed: &Parsed, arguments: &Arguments) -> Result<Reply> {
         if self.status() == TransactionStatus::Failed && !matches!(parsed.statement, Statement::Rollback | Statement::Commit) {
             return Err(Error::new(
                 SqlState::IN_FAILED_SQL_TRANSACTION,
@@ -321,7 +335,7 @@ impl Session {
         self.deadline = self.timeout().map(|timeout| Instant::now() + timeout);
         let (deadline, interrupts) = (self.deadline, self.interrupts.clone());
         // A defect in one statement must not take the connection with it.
-        let running = AssertUnwindSafe(self.dispatch(parsed, parameters)).catch_unwind();
+        let running = AssertUnwindSafe(self.dispatch(parsed, arguments)).catch_unwind();
         let result = match deadline {
             None => running.await,
             Some(deadline) => {
@@ -403,14 +417,14 @@ impl Session {
             return Ok(());
         }
         let commit = Parsed { statement: Statement::Commit, text: String::new(), offset: 0 };
-        let ended = self.execute(&commit, Vec::new()).await;
+        let ended = self.execute(&commit, &Arguments::default()).await;
         if ended.is_err() {
             self.abandon_block();
         }
         ended.map(|_| ())
     }
 
-    async fn dispatch(&mut self, parsed: &Parsed, parameters: Vec<ScalarValue>) -> Result<Reply> {
+    async fn dispatch(&mut self, parsed: &Parsed, arguments: &Arguments) -> Result<Reply> {
         // COMMIT looks for conflicts itself, and ends the block whatever it finds.
         if let Some(block) = &mut self.block
             && !block.failed
@@ -424,11 +438,11 @@ impl Session {
         }
         self.find_called_tables(parsed).await?;
         match &parsed.statement {
-            Statement::Query(query) => {
+            Statement::Query(_) => {
                 let mut attempts = 0;
                 let result = loop {
                     let catalog = self.catalog();
-                    let result = self.query(&catalog, parsed, query, parameters.clone()).await;
+                    let result = self.query(&catalog, parsed, arguments).await;
                     attempts += 1;
                     // A view was replaced after the query was bound: over the new one it has its answer.
                     let is_overtaken =
@@ -472,7 +486,7 @@ impl Session {
                 Ok(Reply::Command("ROLLBACK".into()))
             }
             Statement::Insert { .. } | Statement::InsertDefaults { .. } | Statement::Update { .. } | Statement::Delete { .. } => {
-                self.dml(parsed, parameters).await
+                self.dml(parsed, arguments).await
             }
             Statement::CreateTable { .. }
             | Statement::CreateConnectorTable { .. }
@@ -506,7 +520,7 @@ impl Session {
                 Statement::CreateMaterializedView { origin: Some(_), .. } | Statement::CreateSink { origin: Some(_), .. } => {
                     self.explain_state(inner, None).await
                 }
-                _ => self.explain(inner, parameters),
+                _ => self.explain(inner, arguments).await,
             },
             Statement::CreateSavepoint { name, job, location } => self.create_savepoint(name, job, location.as_deref()).await,
             Statement::DescribeSavepoint(source) => self.describe_savepoint(source).await,
@@ -536,17 +550,17 @@ impl Session {
         }
     }
 
-    async fn query(
-        &mut self,
-        catalog: &Catalog,
-        parsed: &Parsed,
-        query: &datafusion::sql::sqlparser::ast::Query,
-        parameters: Vec<ScalarValue>,
-    ) -> Result<Reply> {
-        let bound = self.bind(catalog, parsed, query, types_of(&parameters))?;
-        let plan = with_parameters(bound.plan, parameters)?;
+    async fn query(&mut self, catalog: &Arc<Catalog>, parsed: &Parsed, arguments: &Arguments) -> Result<Reply> {
+        let (catalog, arguments) = (catalog.clone(), arguments.clone());
+        let plan = move |session: &Session, parsed: &Parsed| {
+            let Statement::Query(query) = &parsed.statement else { return Err(Error::internal("a statement was taken for a query")) };
+            let bound = session.bind(&catalog, parsed, query, arguments.types())?;
+            arguments.check_result(&bound.columns)?;
+            Ok((arguments.put_into(bound.plan)?, bound.columns))
+        };
+        let (plan, columns) = self.planned(parsed, plan).await?;
         let stream = self.run(&plan).await?;
-        Ok(Reply::Rows(RowStream { columns: bound.columns, stream, tag: "SELECT" }))
+        Ok(Reply::Rows(RowStream { columns, stream, tag: "SELECT" }))
     }
 
     /// Runs a plan over the cut that this session sees.
@@ -871,23 +885,4 @@ pub(super) fn parameter_list(parameters: &BTreeMap<usize, SqlType>) -> Result<Ve
             })
         })
         .collect()
-}
-
-/// The SQL types of parameter values; `None` for a NULL without type.
-pub(super) fn types_of(parameters: &[ScalarValue]) -> Vec<Option<SqlType>> {
-    parameters
-        .iter()
-        .map(|value| match value.data_type() {
-            arrow::datatypes::DataType::Null => None,
-            data_type => SqlType::from_arrow(&data_type),
-        })
-        .collect()
-}
-
-/// `plan` with the values of its parameters in place.
-pub(super) fn with_parameters(plan: LogicalPlan, parameters: Vec<ScalarValue>) -> Result<LogicalPlan> {
-    if parameters.is_empty() {
-        return Ok(plan);
-    }
-    plan.with_param_values(parameters).map_err(crate::operators::error::from_datafusion)
 }

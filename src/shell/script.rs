@@ -11,6 +11,7 @@ use super::table::Table;
 use crate::job::Engine;
 use crate::operators::error::from_datafusion;
 use crate::server::encode::write_text;
+use crate::server::prepared::Arguments;
 use crate::server::query::QueryRunner;
 use crate::server::session::{Reply, Session};
 
@@ -19,7 +20,7 @@ use crate::server::session::{Reply, Session};
 pub async fn run(engine: &Arc<Engine>, script: &str) -> Result<ExitCode> {
     let mut session = Session::new(engine.clone(), QueryRunner::new(engine.clone())?);
     for parsed in weir_sql::parser::parse(script)? {
-        let reply = session.execute(&parsed, Vec::new()).await;
+        let reply = session.execute(&parsed, &Arguments::default()).await;
         for notice in session.take_notices() {
             eprintln!("{}:  {}", notice.severity.as_str(), notice.message);
         }

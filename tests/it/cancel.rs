@@ -1,5 +1,6 @@
 //! Cancel requests, wherever they meet a statement: what they end is ended whole, and soon.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use crate::run;
@@ -182,4 +183,54 @@ async fn who_waits_for_a_view_is_told_when_it_goes() {
         session.must("DROP TABLE IF EXISTS bid").await;
         assert_eq!(session.must_count("SELECT n FROM quick").await, 1, "{end}");
     }
+}
+
+/// Prepares `sql`, asks for the end of that, and again until it has one. Its SQLSTATE; `00000` where it was prepared.
+async fn preparing_ended(session: &Session, sql: &str, delay: Duration) -> String {
+    let canceller = session.canceller();
+    let mut preparing = pin!(session.client().prepare(sql));
+    loop {
+        tokio::select! {
+            answer = &mut preparing => return match answer {
+                Ok(_) => "00000".into(),
+                Err(error) => sql_state(&error).unwrap_or_else(|| panic!("{}", describe(&error))),
+            },
+            () = tokio::time::sleep(delay) => canceller.cancel().await,
+        }
+    }
+}
+
+/// Planning that is not waited for goes on by itself: a statement that is planned as long as those that are cancelled is not done before them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_statement_is_cancelled_while_it_is_planned() {
+    let server = Server::start(&settings(&[("parallelism", "1")]));
+    let session = server.connect().await;
+    session.must("CREATE TABLE t (id INT PRIMARY KEY)").await;
+    session.must("CREATE TABLE u (n BIGINT)").await;
+    let delay = Duration::from_millis(50);
+    // Longer ones where the moment has passed.
+    for terms in [30, 60, 120, 180] {
+        let columns: Vec<String> = (0..1500).map(|at| format!("{} AS c{at}", vec!["id"; terms].join(" + "))).collect();
+        let wide = format!("SELECT {} FROM t", columns.join(", "));
+        let other = server.connect().await;
+        let (ends_it, to_plan) = (other.canceller(), wide.clone());
+        let planned = tokio::spawn(async move { other.execute(&to_plan).await.map(|_| ()).map_err(|error| sql_state(&error)) });
+        let create = format!("CREATE MATERIALIZED VIEW v AS {wide}");
+        let insert = format!("INSERT INTO u SELECT count(c1) FROM ({wide}) s");
+        let mut states = vec![preparing_ended(&session, &wide, delay).await];
+        for sql in [&wide, &create, &insert] {
+            states.push(session.ended(sql, delay).await);
+        }
+        let is_done = planned.is_finished();
+        ends_it.cancel().await;
+        let planned = planned.await.expect("no panic");
+        assert!(planned.is_ok() || planned == Err(Some("57014".into())), "{planned:?}");
+        assert_eq!(session.must_count("SELECT count(*) FROM weir_relations WHERE name = 'v'").await, 0);
+        assert_eq!(session.must_count("SELECT count(*) FROM u").await, 0);
+        if !is_done {
+            assert_eq!(states, ["57014"; 4]);
+            return;
+        }
+    }
+    panic!("statements are cancelled when they are planned, not before");
 }

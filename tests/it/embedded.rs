@@ -18,6 +18,7 @@ use weir::job::settings::Settings;
 use weir::job::status::{CheckpointState, JobStatus};
 use weir::seams::files::{AppendFile, Files, LocalFiles};
 use weir::server::encode::write_text;
+use weir::server::prepared::Arguments;
 use weir::server::query::QueryRunner;
 use weir::server::session::{Reply, Session};
 use weir_catalog::{Error, Result, SqlState};
@@ -200,7 +201,7 @@ impl Embedded {
         let mut rows = Vec::new();
         for parsed in weir_sql::parser::parse(sql)? {
             rows.clear();
-            if let Reply::Rows(mut reply) = self.session.execute(&parsed, Vec::new()).await? {
+            if let Reply::Rows(mut reply) = self.session.execute(&parsed, &Arguments::default()).await? {
                 while let Some(batch) = reply.stream.next().await {
                     let batch = batch.map_err(weir::operators::error::from_datafusion)?;
                     for row in 0..batch.num_rows() {

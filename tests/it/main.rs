@@ -32,6 +32,7 @@
 //! | [`wire`] | pipelines, bad messages, bad text, byte by byte |
 //! | [`robustness`] | statements that are deep, endless or many |
 //! | [`scripts`] | `weir run` and `weir sql` |
+//! | [`shutdown`] | what clients are told and what becomes of statements when the server stops, and when it starts |
 //! | [`stored_state`] | the state of jobs and savepoints as rows |
 //! | [`surface`] | what a user types and sees: refusals, errors, system views, EXPLAIN |
 //! | [`s3`] | checkpoints and files in a real S3 server, through kills and what a network does |
@@ -68,6 +69,7 @@ mod s3;
 mod savepoints;
 mod scripts;
 mod server;
+mod shutdown;
 mod slt;
 mod stored_state;
 mod surface;

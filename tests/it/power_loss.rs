@@ -24,6 +24,7 @@ use weir::seams::clock::Clock;
 use weir::seams::files::LossyFiles;
 use weir::seams::random::Random;
 use weir::server::encode::write_text;
+use weir::server::prepared::Arguments;
 use weir::server::query::QueryRunner;
 use weir::server::session::{Reply, Session};
 use weir_catalog::{Error, Result};
@@ -123,7 +124,7 @@ impl Life {
 async fn execute(session: &mut Session, sql: &str) -> Result<Rows> {
     let mut rows = Rows::new();
     for parsed in weir_sql::parser::parse(sql)? {
-        if let Reply::Rows(mut reply) = session.execute(&parsed, Vec::new()).await? {
+        if let Reply::Rows(mut reply) = session.execute(&parsed, &Arguments::default()).await? {
             while let Some(batch) = reply.stream.next().await {
                 let batch = batch.map_err(weir::operators::error::from_datafusion)?;
                 for row in 0..batch.num_rows() {

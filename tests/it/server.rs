@@ -97,11 +97,12 @@ impl Server {
         self.restart();
     }
 
-    fn spawn(&mut self) -> Result<(), String> {
+    /// Starts the process, which listens on `listen`. What it says on its standard output.
+    fn spawn_process(&mut self, listen: &str) -> Result<mpsc::Receiver<String>, String> {
         let log =
             std::fs::OpenOptions::new().create(true).append(true).open(&self.log).map_err(|e| format!("{}: {e}", self.log.display()))?;
         let mut command = weir();
-        command.arg("serve").arg("--data-dir").arg(&self.data_dir).args(["--listen", "127.0.0.1:0"]);
+        command.arg("serve").arg("--data-dir").arg(&self.data_dir).args(["--listen", listen]);
         if let Some(folder) = &self.working_dir {
             command.current_dir(folder);
         }
@@ -127,6 +128,18 @@ impl Server {
             }
         });
         self.process = Some(process);
+        Ok(receiver)
+    }
+
+    /// Starts it again on `address`, and does not wait until it is ready.
+    pub fn start_opening(&mut self, address: SocketAddr) {
+        self.kill();
+        self.spawn_process(&address.to_string()).unwrap_or_else(|problem| panic!("{problem}"));
+        self.address = address;
+    }
+
+    fn spawn(&mut self) -> Result<(), String> {
+        let receiver = self.spawn_process("127.0.0.1:0")?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -184,11 +197,23 @@ impl Server {
         self.settings.insert(name.to_string(), value.to_string());
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: libc::c_int) {
+        if let Some(process) = &self.process {
+            // SAFETY: a plain system call; the process is this one's child and has not been waited for, so that its id is its own.
+            unsafe { libc::kill(process.id() as libc::pid_t, signal) };
+        }
+    }
+
     /// Asks it to stop, as SIGTERM does, and waits until it has. Returns whether it said that all was well.
     pub fn stop(&mut self) -> bool {
+        self.signal(libc::SIGTERM);
+        self.stopped()
+    }
+
+    /// Waits until it has stopped, as it was asked to. Returns whether it said that all was well.
+    pub fn stopped(&mut self) -> bool {
         let Some(process) = &mut self.process else { return false };
-        // SAFETY: a plain system call; the process is this one's child and has not been waited for, so that its id is its own.
-        unsafe { libc::kill(process.id() as libc::pid_t, libc::SIGTERM) };
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Ok(Some(status)) = process.try_wait() {

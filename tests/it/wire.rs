@@ -9,55 +9,71 @@ use crate::server::{PATIENCE, Server, settings};
 
 /// A message from the server: its kind and what is in it.
 #[derive(Debug)]
-struct Message {
-    kind: u8,
-    body: Vec<u8>,
+pub struct Message {
+    pub kind: u8,
+    pub body: Vec<u8>,
 }
 
 impl Message {
     /// A field of an error or a notice.
-    fn field(&self, field: u8) -> Option<String> {
+    pub fn field(&self, field: u8) -> Option<String> {
         let mut fields = self.body.split(|byte| *byte == 0);
         fields.find(|text| text.first() == Some(&field)).map(|text| String::from_utf8_lossy(&text[1..]).into_owned())
     }
 }
 
-struct Raw(TcpStream);
+/// A connection without a driver.
+pub struct Raw(TcpStream);
 
 impl Raw {
-    fn connect(address: SocketAddr) -> Raw {
+    pub fn connect(address: SocketAddr) -> Raw {
         let stream = TcpStream::connect(address).expect("a connection");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         Raw(stream)
     }
 
     /// A session that has begun.
-    fn session(address: SocketAddr) -> Raw {
+    pub fn session(address: SocketAddr) -> Raw {
         let mut raw = Raw::connect(address);
         raw.send(&startup(b"user\0weir\0database\0weir\0\0"));
         assert_eq!(raw.ready().1, b'I');
         raw
     }
 
-    fn send(&mut self, bytes: &[u8]) {
+    pub fn send(&mut self, bytes: &[u8]) {
         self.0.write_all(bytes).expect("the server takes it");
     }
 
+    /// As [`Raw::send`], on a connection that may be gone.
+    pub fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
     /// The next message; `None` where the server has closed the connection.
-    fn next(&mut self) -> Option<Message> {
+    pub fn next(&mut self) -> Option<Message> {
+        self.try_next().unwrap_or_else(|error| panic!("the connection has no end: {error}"))
+    }
+
+    /// As [`Raw::next`], on a connection that may break.
+    pub fn try_next(&mut self) -> std::io::Result<Option<Message>> {
         let mut head = [0; 5];
-        if let Err(error) = self.0.read_exact(&mut head) {
-            assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{error}");
-            return None;
+        match self.0.read_exact(&mut head) {
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+            read => read?,
         }
         let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize - 4;
         let mut body = vec![0; length];
-        self.0.read_exact(&mut body).expect("a whole message");
-        Some(Message { kind: head[0], body })
+        self.0.read_exact(&mut body)?;
+        Ok(Some(Message { kind: head[0], body }))
+    }
+
+    /// The connection itself.
+    pub fn into_stream(self) -> TcpStream {
+        self.0
     }
 
     /// The messages up to the next ReadyForQuery, and where the session stands with transactions.
-    fn ready(&mut self) -> (Vec<Message>, u8) {
+    pub fn ready(&mut self) -> (Vec<Message>, u8) {
         let mut messages = Vec::new();
         loop {
             let message = self.next().unwrap_or_else(|| panic!("closed after {messages:?}"));
@@ -69,7 +85,7 @@ impl Raw {
     }
 
     /// What `sent` gives, in short: command tags, the first column of rows, SQLSTATEs of errors and notices; and the status.
-    fn ask(&mut self, sent: &[Vec<u8>]) -> String {
+    pub fn ask(&mut self, sent: &[Vec<u8>]) -> String {
         self.send(&sent.concat());
         let (messages, status) = self.ready();
         let shown = messages.iter().filter_map(|message| match message.kind {
@@ -93,29 +109,34 @@ impl Raw {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+/// What a message has as text, without the zero that ends it.
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.strip_suffix(b"\0").unwrap_or(bytes)).into_owned()
 }
 
-fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+/// A message of the client.
+pub fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     [&[kind][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat()
 }
 
-fn startup(parameters: &[u8]) -> Vec<u8> {
+/// The packet that begins a session.
+pub fn startup(parameters: &[u8]) -> Vec<u8> {
     let version = 196_608u32.to_be_bytes();
     [&(parameters.len() as u32 + 8).to_be_bytes()[..], &version, parameters].concat()
 }
 
-fn query(sql: &[u8]) -> Vec<u8> {
+/// A simple query.
+pub fn query(sql: &[u8]) -> Vec<u8> {
     message(b'Q', &[sql, b"\0"].concat())
 }
 
-fn sync() -> Vec<u8> {
+/// A Sync.
+pub fn sync() -> Vec<u8> {
     message(b'S', b"")
 }
 
 /// Parse, Bind and Execute of a statement.
-fn run(sql: &str) -> Vec<u8> {
+pub fn run(sql: &str) -> Vec<u8> {
     let parse = message(b'P', format!("\0{sql}\0\0\0").as_bytes());
     [parse, message(b'B', b"\0\0\0\0\0\0\0\0"), message(b'E', b"\0\0\0\0\0")].concat()
 }
