@@ -36,7 +36,7 @@ mod window;
 mod tests;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -143,8 +143,9 @@ pub struct BoundQuery {
 impl BoundQuery {
     /// Errors with `42701` if two columns have the same name, which what CREATE makes can't have.
     pub fn check_unique_columns(&self) -> Result<()> {
-        for (i, column) in self.columns.iter().enumerate() {
-            if self.columns[..i].iter().any(|other| other.name == column.name) {
+        let mut names: HashSet<&str> = HashSet::with_capacity(self.columns.len());
+        for column in &self.columns {
+            if !names.insert(&column.name) {
                 return Err(Error::new(SqlState::DUPLICATE_COLUMN, format!("column \"{}\" specified more than once", column.name)));
             }
         }
