@@ -8,6 +8,7 @@ use datafusion::logical_expr::{Distinct, Expr, Limit, LogicalPlan, LogicalPlanBu
 use datafusion::sql::sqlparser::ast::{self, SetExpr, SetOperator, SetQuantifier, Spanned};
 use weir_catalog::{Error, Result, SqlState, SqlType};
 
+use super::multiset::{Kept, by_number};
 use super::scope::{Clause, CommonTable, OutputColumn, Relation, Scope, name_of};
 use super::types::{Bound, Type, common_type, convert};
 use super::window::sort_key;
@@ -155,7 +156,8 @@ impl Session<'_> {
                 let union = LogicalPlan::Union(union);
                 if all { union } else { LogicalPlan::Distinct(Distinct::All(Arc::new(union))) }
             }
-            (_, true) => return Err(Error::unsupported(format!("{what} ALL is not supported"))),
+            (SetOperator::Intersect, true) => by_number(left, right, &unique, &types, Kept::Common)?,
+            (_, true) => by_number(left, right, &unique, &types, Kept::Excess)?,
             (SetOperator::Intersect, false) => LogicalPlanBuilder::intersect(left, right, false).map_err(bind_error)?,
             (_, false) => LogicalPlanBuilder::except(left, right, false).map_err(bind_error)?,
         };
