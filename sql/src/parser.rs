@@ -6,6 +6,7 @@
 //! | module | reads |
 //! | --- | --- |
 //! | `script` | tokens, positions, splitting, limits |
+//! | `from` | what `sqlparser` does not read of a FROM |
 //! | `escapes` | strings with escapes that `sqlparser` does not read |
 //! | `query` | what a query may not contain |
 //! | `types` | type names |
@@ -22,6 +23,7 @@ mod command;
 mod create;
 mod dml;
 mod escapes;
+mod from;
 mod query;
 mod savepoint;
 mod script;
@@ -75,6 +77,7 @@ fn parse_single<T>(sql: &str, read: impl FnOnce(&mut Cursor) -> Result<T>) -> Re
 }
 
 fn with_cursor<T>(source: &Source, tokens: Vec<TokenWithSpan>, read: impl FnOnce(&mut Cursor) -> Result<T>) -> Result<T> {
+    let tokens = from::spell_out(tokens);
     script::check_limits(source, &tokens)?;
     let mut tokens = script::expand_table_queries(tokens);
     script::separate_sink_options(&mut tokens);

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use weir::seams::random::Random;
+
 use crate::random::generator::{Case, Step};
 use crate::reference::Reference;
 use crate::rows::Comparison;
@@ -106,4 +108,72 @@ async fn same_content(case: &Case, number: usize, weir: &Session, postgres: &Ses
 /// Whether the number of rows that the statement reports is part of its answer.
 fn is_change(statement: &str) -> bool {
     ["INSERT", "UPDATE", "DELETE"].iter().any(|word| statement.starts_with(word))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn regular_expressions_match_as_on_postgresql() {
+    let reference = match Reference::start() {
+        Ok(reference) => reference,
+        Err(reason) => return run::skip("postgres regular expressions", &reason),
+    };
+    let mut random = run::random("postgres regular expressions");
+    let server = Server::start(&settings(&[]));
+    let weir = server.connect().await;
+    let postgres = reference.database("regexes").await;
+    let rounds = run::rounds(20, 1_000);
+    let mut compared = 0;
+    for _ in 0..rounds {
+        let values: Vec<String> = (0..100)
+            .map(|number| {
+                let text: String = (0..random.below(9)).map(|_| ['a', 'b', 'a', 'b', 'c', ' '][random.below(6) as usize]).collect();
+                format!("({number}, '{text}', '{}')", pattern(&mut random, 2))
+            })
+            .collect();
+        let query = format!(
+            "SELECT n, t, p, regexp_match(t, p)::text, substring(t, p), regexp_substr(t, p, 2, 2), regexp_count(t, p), t ~ p, \
+             regexp_replace(t, p, '[\\&|\\1|\\2|\\3]', 'g') FROM (VALUES {}) AS v (n, t, p) ORDER BY n",
+            values.join(", ")
+        );
+        let expected = match postgres.query(&query).await {
+            Ok(expected) => expected,
+            // One of the patterns is too much for it.
+            Err(error) if sql_state(&error).as_deref() == Some("2201B") => continue,
+            Err(error) => panic!("PostgreSQL says {}", describe(&error)),
+        };
+        let actual = weir.must_query(&query).await;
+        if let Some(difference) = expected.difference(&actual, Comparison::AcrossSystems) {
+            panic!("text and pattern do not match as on PostgreSQL\n{difference}");
+        }
+        compared += 1;
+    }
+    assert!(compared * 2 >= rounds, "only {compared} of {rounds} rounds were compared");
+}
+
+/// A pattern with groups up to `depth` deep.
+fn pattern(random: &mut Random, depth: usize) -> String {
+    let mut pattern = String::new();
+    for branch in 0..=[0, 0, 0, 1, 2][random.below(5) as usize] {
+        if branch > 0 {
+            pattern.push('|');
+        }
+        for _ in 0..random.below(4) + u64::from(depth == 2) {
+            match random.below(if depth > 0 { 12 } else { 8 }) {
+                0..=2 => pattern.push('a'),
+                3..=4 => pattern.push('b'),
+                5 => pattern.push('.'),
+                6 => pattern.push_str("[^a]"),
+                7 => {
+                    // Nothing repeats a condition.
+                    pattern.push_str(["^", "$", r"\y", r"\m"][random.below(4) as usize]);
+                    continue;
+                }
+                8 => pattern.push_str(&format!("(?:{})", self::pattern(random, depth - 1))),
+                _ => pattern.push_str(&format!("({})", self::pattern(random, depth - 1))),
+            }
+            let quantifiers =
+                ["", "", "", "", "*", "+", "?", "*?", "+?", "??", "{2}", "{2}?", "{1,2}", "{1,2}?", "{0,2}", "{2,}", "{1,1}?", "{0}"];
+            pattern.push_str(quantifiers[random.below(quantifiers.len() as u64) as usize]);
+        }
+    }
+    pattern
 }

@@ -421,7 +421,7 @@ impl Unnesting<'_> {
             LogicalPlan::Union(union) => self.union(union),
             LogicalPlan::Join(join) => self.join(join, plan),
             LogicalPlan::Distinct(_) => Err(unsupported("DISTINCT ON")),
-            LogicalPlan::Window(_) => Err(unsupported("a window function")),
+            LogicalPlan::Window(window) => self.window(window, plan),
             LogicalPlan::Values(_) => Err(unsupported("VALUES")),
             other => Err(unsupported(&other.display().to_string())),
         }
@@ -531,6 +531,22 @@ impl Unnesting<'_> {
         });
         let values = values.collect::<Result<Vec<_>>>()?;
         project(joined, column_exprs(&self.columns).chain(values).collect())
+    }
+
+    /// Window functions over the rows of each value of the domain.
+    fn window(&self, window: &Window, plan: &LogicalPlan) -> Result<LogicalPlan> {
+        let first = window.input.schema().fields().len();
+        let exprs = self.named(&window.window_expr, &window.schema, first, plan)?;
+        let exprs = exprs.into_iter().zip(window.schema.iter().skip(first)).map(|(expr, (qualifier, field))| match expr.unalias() {
+            Expr::WindowFunction(mut call) => {
+                call.params.partition_by.extend(column_exprs(&self.columns));
+                Ok(Expr::WindowFunction(call).alias_qualified(qualifier.cloned(), field.name()))
+            }
+            _ => Err(Error::internal("a window node computes something else")),
+        });
+        let exprs = exprs.collect::<Result<Vec<_>>>()?;
+        let rows = self.rows(&window.input)?;
+        Ok(LogicalPlan::Window(Window::try_new(exprs, Arc::new(rows)).map_err(bind_error)?))
     }
 
     /// The first rows of each value of the domain.

@@ -1,5 +1,6 @@
 //! The FROM clause: tables, views, subqueries and joins.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use datafusion::common::{Column as PlanColumn, NullEquality, TableReference};
@@ -67,7 +68,9 @@ impl Session<'_> {
                 left = self.join_unnest(left, &call, &join.join_operator, scope)?;
                 continue;
             }
-            let visible: Vec<ScopeColumn> = before.iter().chain(&left.columns).cloned().collect();
+            // Only these look at what stands before them.
+            let looks_back = matches!(join.relation, ast::TableFactor::Derived { lateral: true, .. } | ast::TableFactor::NestedJoin { .. });
+            let visible: Vec<ScopeColumn> = if looks_back { before.iter().chain(&left.columns).cloned().collect() } else { Vec::new() };
             let right = self.table_factor(&join.relation, &visible, scope)?;
             left = self.join(left, right, &join.join_operator, scope)?;
         }
@@ -87,7 +90,8 @@ impl Session<'_> {
         check_names(&left.columns, &right.columns)?;
         let common: Vec<String> = match constraint {
             ast::JoinConstraint::On(condition) => {
-                let columns: Vec<ScopeColumn> = left.columns.iter().chain(&right.columns).cloned().collect();
+                let mut columns = left.columns;
+                columns.extend(right.columns);
                 let inside = Scope { columns: &columns, clause: Clause::JoinOn, ..*scope };
                 let condition = self.boolean(self.expr(condition, &inside)?, "JOIN/ON")?;
                 let plan = join(left.plan, right.plan, join_type, Some(condition.expr))?;
@@ -100,12 +104,12 @@ impl Session<'_> {
                     _ => Err(Error::new(SqlState::SYNTAX_ERROR, format!("invalid column name {name} in USING"))),
                 })
                 .collect::<Result<_>>()?,
-            ast::JoinConstraint::Natural => left
-                .columns
-                .iter()
-                .filter(|column| !column.merged && right.columns.iter().any(|other| !other.merged && other.name == column.name))
-                .map(|column| column.name.clone())
-                .collect(),
+            ast::JoinConstraint::Natural => {
+                let names: HashSet<&str> =
+                    right.columns.iter().filter(|column| !column.merged).map(|column| column.name.as_str()).collect();
+                let common = left.columns.iter().filter(|column| !column.merged && names.contains(column.name.as_str()));
+                common.map(|column| column.name.clone()).collect()
+            }
             ast::JoinConstraint::None => {
                 return Err(Error::new(SqlState::SYNTAX_ERROR, "a join needs ON, USING or NATURAL"));
             }
@@ -411,9 +415,10 @@ fn take_common(columns: &mut [ScopeColumn], name: &str, side: &str) -> Result<Sc
 
 /// Two FROM items can't have one name.
 fn check_names(left: &[ScopeColumn], right: &[ScopeColumn]) -> Result<()> {
+    let names: HashSet<&str> = left.iter().filter_map(|column| column.relation.as_deref()).collect();
     for column in right {
         if let Some(relation) = &column.relation
-            && left.iter().any(|other| other.relation.as_ref() == Some(relation))
+            && names.contains(relation.as_str())
         {
             let code = SqlState::parse("42712").unwrap_or(SqlState::DUPLICATE_OBJECT);
             return Err(Error::new(code, format!("table name \"{relation}\" specified more than once")));

@@ -67,7 +67,7 @@ pub(crate) fn can_fail(expr: &Expr) -> bool {
                         | math::Operation::Exp
                 )
             }
-            Kernel::Posix(_, pattern) => pattern.is_none(),
+            Kernel::Posix(operation, pattern) => pattern.is_none() || operation.has_numbers(call.args.len()),
             Kernel::RegexpExtract(pattern) => pattern.is_none(),
             Kernel::DateFormat(pattern) => pattern.is_none(),
             Kernel::String(operation) => match operation {

@@ -18,6 +18,7 @@ mod expr;
 mod from;
 mod guard;
 mod insert;
+mod multiset;
 mod nested;
 mod order;
 mod plain;
@@ -36,7 +37,7 @@ mod window;
 mod tests;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -54,6 +55,7 @@ pub use error::bind_error;
 pub use from::nested_too_deeply;
 pub(crate) use guard::can_fail;
 pub use insert::BoundInsert;
+pub(crate) use multiset::SIDE_PREFIX;
 use scope::{Relation, Scope};
 pub use select::{DISTINCT_ON_PREFIX, UID_ALIAS_PREFIX};
 pub use table_call::{TableCall, table_calls};
@@ -143,8 +145,9 @@ pub struct BoundQuery {
 impl BoundQuery {
     /// Errors with `42701` if two columns have the same name, which what CREATE makes can't have.
     pub fn check_unique_columns(&self) -> Result<()> {
-        for (i, column) in self.columns.iter().enumerate() {
-            if self.columns[..i].iter().any(|other| other.name == column.name) {
+        let mut names: HashSet<&str> = HashSet::with_capacity(self.columns.len());
+        for column in &self.columns {
+            if !names.insert(&column.name) {
                 return Err(Error::new(SqlState::DUPLICATE_COLUMN, format!("column \"{}\" specified more than once", column.name)));
             }
         }

@@ -1,5 +1,6 @@
 //! Queries: WITH, set operations, VALUES, ORDER BY and LIMIT.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use datafusion::common::{Column as PlanColumn, ScalarValue};
@@ -7,6 +8,7 @@ use datafusion::logical_expr::{Distinct, Expr, Limit, LogicalPlan, LogicalPlanBu
 use datafusion::sql::sqlparser::ast::{self, SetExpr, SetOperator, SetQuantifier, Spanned};
 use weir_catalog::{Error, Result, SqlState, SqlType};
 
+use super::multiset::{Kept, by_number};
 use super::scope::{Clause, CommonTable, OutputColumn, Relation, Scope, name_of};
 use super::types::{Bound, Type, common_type, convert};
 use super::window::sort_key;
@@ -154,7 +156,8 @@ impl Session<'_> {
                 let union = LogicalPlan::Union(union);
                 if all { union } else { LogicalPlan::Distinct(Distinct::All(Arc::new(union))) }
             }
-            (_, true) => return Err(Error::unsupported(format!("{what} ALL is not supported"))),
+            (SetOperator::Intersect, true) => by_number(left, right, &unique, &types, Kept::Common)?,
+            (_, true) => by_number(left, right, &unique, &types, Kept::Excess)?,
             (SetOperator::Intersect, false) => LogicalPlanBuilder::intersect(left, right, false).map_err(bind_error)?,
             (_, false) => LogicalPlanBuilder::except(left, right, false).map_err(bind_error)?,
         };
@@ -349,17 +352,36 @@ fn renamed(relation: Relation, names: &[String]) -> Result<LogicalPlan> {
 }
 
 /// Names made unique: the second `a` is `a_1`.
-pub(super) fn unique_names<'n>(names: impl Iterator<Item = &'n str> + Clone) -> Vec<String> {
+pub(super) fn unique_names<'n>(names: impl Iterator<Item = &'n str>) -> Vec<String> {
     let all: Vec<&str> = names.collect();
-    let mut unique: Vec<String> = Vec::with_capacity(all.len());
-    for name in &all {
-        let mut candidate = (*name).to_string();
-        let mut number = 0;
-        while unique.contains(&candidate) || (number > 0 && all.contains(&candidate.as_str())) {
-            number += 1;
-            candidate = format!("{name}_{number}");
-        }
-        unique.push(candidate);
+    let given: HashSet<&str> = all.iter().copied().collect();
+    let mut taken: HashSet<String> = HashSet::with_capacity(all.len());
+    // What was tried for a name and was not free never is again.
+    let mut last: HashMap<&str, usize> = HashMap::new();
+    all.iter()
+        .map(|name| {
+            let mut candidate = (*name).to_string();
+            let number = last.entry(*name).or_insert(0);
+            while taken.contains(&candidate) || (*number > 0 && given.contains(candidate.as_str())) {
+                *number += 1;
+                candidate = format!("{name}_{number}");
+            }
+            taken.insert(candidate.clone());
+            candidate
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unique_names;
+
+    #[test]
+    fn names_are_made_unique() {
+        let unique = |names: &[&str]| unique_names(names.iter().copied()).join(" ");
+        assert_eq!(unique(&["a", "b", "a", "a"]), "a b a_1 a_2");
+        assert_eq!(unique(&["a", "a", "a_1", "a"]), "a a_2 a_1 a_3");
+        assert_eq!(unique(&["a", "a", "a_1", "a_1", "a_1_1"]), "a a_2 a_1 a_1_2 a_1_1");
+        assert_eq!(unique(&[]), "");
     }
-    unique
 }

@@ -478,7 +478,7 @@ fn named_block(relation: Relation, uid: &str) -> Result<Relation> {
     Ok(Relation { plan: LogicalPlan::SubqueryAlias(plan), columns })
 }
 
-/// PostgreSQL's limit. Planning compares columns with columns: it takes seconds for that many, and minutes for a few times more.
+/// PostgreSQL's limit. Planning still compares columns with columns in places.
 const MOST_TARGETS: usize = 1664;
 
 /// Errors with `54011` where a SELECT list of `length` is too long.

@@ -84,6 +84,7 @@ enum Output {
     Boolean,
     Double,
     Text,
+    Texts,
     /// The type of the first argument.
     Argument,
     /// A NUMERIC with the first argument's integer digits and no fraction, or as many digits as a constant second argument says.
@@ -153,6 +154,7 @@ static SIGNATURES: &[Signature] = signatures! {
     "character_length"(T) -> Int = Df("character_length");
     "octet_length"(T) -> Int = Df("octet_length");
     "bit_length"(T) -> Int = Df("bit_length");
+    "substring"(T, T) -> Text = P(posix::Operation::Substring);
     "substring"(T, I) -> Text = S(string::Operation::Substring);
     "substring"(T, I, I) -> Text = S(string::Operation::Substring);
     "substr"(T, I) -> Text = S(string::Operation::Substring);
@@ -190,6 +192,13 @@ static SIGNATURES: &[Signature] = signatures! {
     "regexp_like"(T, T, T) -> Boolean = P(posix::Operation::Like);
     "regexp_count"(T, T) -> Int = P(posix::Operation::Count);
     "regexp_instr"(T, T) -> Int = P(posix::Operation::Position);
+    "regexp_match"(T, T) -> Texts = P(posix::Operation::Groups);
+    "regexp_match"(T, T, T) -> Texts = P(posix::Operation::Groups);
+    "regexp_substr"(T, T) -> Text = P(posix::Operation::Part);
+    "regexp_substr"(T, T, I) -> Text = P(posix::Operation::Part);
+    "regexp_substr"(T, T, I, I) -> Text = P(posix::Operation::Part);
+    "regexp_substr"(T, T, I, I, T) -> Text = P(posix::Operation::Part);
+    "regexp_substr"(T, T, I, I, T, I) -> Text = P(posix::Operation::Part);
     // Flink's.
     "year"(Ts) -> BigInt = Body::Part(Field::Year);
     "quarter"(Ts) -> BigInt = Body::Part(Field::Quarter);
@@ -259,6 +268,7 @@ fn make_call(signature: &Signature, arguments: Vec<Bound>) -> Result<Bound> {
         Output::Boolean => SqlType::Boolean,
         Output::Double => SqlType::Double,
         Output::Text => SqlType::Text,
+        Output::Texts => SqlType::Array(Box::new(SqlType::Text)),
         Output::Argument => match &converted[0].ty {
             Type::Sql(ty) => ty.clone(),
             other => return Err(Error::internal(format!("a function of type {}", other.name()))),

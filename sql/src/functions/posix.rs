@@ -1,21 +1,24 @@
-//! PostgreSQL's regular expressions, as far as the `regex` crate can follow them: `~` and its kin, `regexp_replace`, `regexp_like`, `regexp_count` and
-//! `regexp_instr`.
+//! PostgreSQL's regular expressions: `~` and its kin, and `regexp_replace`, `regexp_match`, `substring` and others.
 //!
-//! PostgreSQL's way of writing is translated: `.` and `[^a]` match line ends, `\y`, `\m` and `\M` are ends of words and `\b` is a backspace. What takes time
-//! exponential in the text (look-around, back references) is refused with `0A000`, what is no pattern with `2201B`. One difference stays: of several matches
-//! at one place this takes the first alternative that matches, PostgreSQL the longest.
+//! PostgreSQL's way of writing is translated into that of the `regex` crate (`translate`): `.` and `[^a]` match line ends, `\y`, `\m` and `\M` are ends of
+//! words and `\b` is a backspace. What takes time exponential in the text (look-around, back references) is refused with `0A000`, what is no pattern with
+//! `2201B`. Whether and where a match begins is the crate's answer. It takes the first match in an order of its own, though, and PostgreSQL the longest, or
+//! the shortest: where these may differ, how far it goes and what its groups hold is found otherwise (`dissect`).
+
+mod dissect;
+mod translate;
 
 use std::hash::{Hash, Hasher};
-use std::iter::Peekable;
-use std::str::Chars;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BooleanBuilder, Int32Builder, StringArray, StringBuilder};
+use arrow::array::{Array, ArrayRef, BooleanBuilder, Int32Array, Int32Builder, ListBuilder, StringArray, StringBuilder};
 use arrow::datatypes::DataType;
 use datafusion::logical_expr::ColumnarValue;
-use regex::{CaptureLocations, Regex, RegexBuilder};
-use weir_catalog::{Error, Result, SqlState};
+use regex::{Regex, RegexBuilder};
+use weir_catalog::{Error, Result, SqlState, SqlType};
 
+use self::dissect::{Caches, Span, Tree};
+use self::translate::translate;
 use super::{Texts, array_of, downcast};
 
 /// What is done with a pattern.
@@ -37,6 +40,12 @@ pub enum Operation {
     Count,
     /// `regexp_instr(text, pattern)`: the character at which the first match begins, from 1; 0 where there is none.
     Position,
+    /// `regexp_match(text, pattern [, flags])`: the groups of the first match, or where there are none all of it.
+    Groups,
+    /// `regexp_substr(text, pattern [, start [, n [, flags [, group]]]])`
+    Part,
+    /// `substring(text FROM pattern)`: the first group of the first match, or where there is none all of it.
+    Substring,
 }
 
 impl Operation {
@@ -51,6 +60,9 @@ impl Operation {
             Operation::Replace => "regexp_replace",
             Operation::Count => "regexp_count",
             Operation::Position => "regexp_instr",
+            Operation::Groups => "regexp_match",
+            Operation::Part => "regexp_substr",
+            Operation::Substring => "regexp_substring",
         }
     }
 
@@ -62,17 +74,24 @@ impl Operation {
     /// The type of its result.
     pub fn result(self) -> DataType {
         match self {
-            Operation::Replace => DataType::Utf8,
+            Operation::Replace | Operation::Part | Operation::Substring => DataType::Utf8,
+            Operation::Groups => SqlType::Array(Box::new(SqlType::Text)).to_arrow(),
             Operation::Count | Operation::Position => DataType::Int32,
             _ => DataType::Boolean,
         }
     }
 
+    /// Whether one of so many arguments is a number, which may be out of range.
+    pub fn has_numbers(self, arguments: usize) -> bool {
+        self == Operation::Part && arguments > 2
+    }
+
     /// Which argument holds flags, if it is there.
     pub fn flags_argument(self) -> Option<usize> {
         match self {
-            Operation::Like => Some(2),
+            Operation::Like | Operation::Groups => Some(2),
             Operation::Replace => Some(3),
+            Operation::Part => Some(4),
             _ => None,
         }
     }
@@ -87,6 +106,10 @@ pub struct Pattern {
     /// Whether every match counts, not only the first.
     global: bool,
     regex: Regex,
+    /// How many groups it has.
+    groups: usize,
+    /// `None` where the first match of `regex` is PostgreSQL's too.
+    tree: Option<Tree>,
 }
 
 // What it was compiled from says what a pattern is.
@@ -114,24 +137,59 @@ impl Pattern {
         for flag in flags.chars() {
             match flag {
                 'g' if operation == Operation::Replace => global = true,
-                'g' => return Err(bad_option(format!("{}() does not support the \"global\" option", operation.name()))),
+                'g' => {
+                    let error = bad_option(format!("{}() does not support the \"global\" option", operation.name()));
+                    return Err(match operation {
+                        Operation::Groups => error.with_hint("Use the regexp_matches function instead."),
+                        _ => error,
+                    });
+                }
                 flag if options.set(flag) => {}
                 flag => return Err(bad_option(format!("invalid regular expression option: \"{flag}\""))),
             }
         }
         let translated = translate(text, &mut options)?;
-        let built = RegexBuilder::new(&translated)
+        let built = RegexBuilder::new(&translated.text)
             .case_insensitive(options.any_case)
             .dot_matches_new_line(!options.lines_for_dot)
             .multi_line(options.lines_for_ends)
-            .ignore_whitespace(options.expanded)
             .build();
         let regex = built.map_err(|error| match error {
             regex::Error::CompiledTooBig(_) => invalid("regular expression is too complex"),
             // The last line of a syntax error says what is wrong; those before draw where.
             error => invalid(error.to_string().lines().last().unwrap_or_default().trim_start_matches("error: ")),
         })?;
-        Ok(Pattern { text: text.to_string(), flags: flags.to_string(), any_case, global, regex })
+        let groups = translated.captures;
+        let tree = if translated.is_plain { None } else { Some(Tree::new(translated.tree, translated.nodes, options)) };
+        Ok(Pattern { text: text.to_string(), flags: flags.to_string(), any_case, global, regex, groups, tree })
+    }
+
+    /// The first match in `text` from `from` on.
+    fn find(&self, caches: &mut Caches, text: &str, from: usize) -> Result<Option<Span>> {
+        let Some(found) = self.regex.find_at(text, from) else { return Ok(None) };
+        let end = match &self.tree {
+            None => found.end(),
+            Some(tree) => tree.end(caches, text, found.start())?,
+        };
+        Ok(Some((found.start(), end)))
+    }
+
+    /// The groups of the match at `span`, the whole of it being the first.
+    fn divide(&self, caches: &mut Caches, text: &str, span: Span) -> Result<Vec<Option<Span>>> {
+        let mut groups = vec![None; self.groups + 1];
+        groups[0] = Some(span);
+        if self.groups == 0 {
+            return Ok(groups);
+        }
+        match &self.tree {
+            Some(tree) => tree.divide(caches, text, span, &mut groups)?,
+            None => {
+                let mut locations = self.regex.capture_locations();
+                self.regex.captures_read_at(&mut locations, text, span.0);
+                groups.iter_mut().enumerate().for_each(|(at, group)| *group = locations.get(at));
+            }
+        }
+        Ok(groups)
     }
 }
 
@@ -182,268 +240,6 @@ impl Options {
     }
 }
 
-/// `text` as the `regex` crate writes it; what stands at its head goes into `options`.
-fn translate(text: &str, options: &mut Options) -> Result<String> {
-    let mut rest = text;
-    if let Some(literal) = rest.strip_prefix("***=") {
-        options.literal = true;
-        rest = literal;
-    } else if let Some(advanced) = rest.strip_prefix("***:") {
-        rest = advanced;
-    }
-    if !options.literal
-        && let Some(behind) = rest.strip_prefix("(?")
-        && let Some((flags, pattern)) = behind.split_once(')')
-        && !flags.is_empty()
-        && flags.chars().all(|flag| flag.is_ascii_lowercase())
-    {
-        if !flags.chars().all(|flag| options.set(flag)) {
-            return Err(invalid("invalid embedded option"));
-        }
-        rest = pattern;
-    }
-    if options.literal {
-        options.expanded = false;
-        return Ok(regex::escape(rest));
-    }
-    Translation { rest: rest.chars().peekable(), out: String::with_capacity(rest.len()), last: Last::Nothing, options: *options }.run()
-}
-
-/// What a quantifier would belong to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Last {
-    /// The start of a branch, or a condition such as `^`.
-    Nothing,
-    Atom,
-    Quantifier,
-}
-
-struct Translation<'a> {
-    rest: Peekable<Chars<'a>>,
-    out: String,
-    last: Last,
-    options: Options,
-}
-
-impl Translation<'_> {
-    fn run(mut self) -> Result<String> {
-        while let Some(character) = self.rest.next() {
-            match character {
-                '\\' => self.escape()?,
-                '[' => self.bracket()?,
-                '(' => self.group()?,
-                '*' | '+' | '?' => self.quantifier(character)?,
-                '{' if self.rest.peek().is_some_and(char::is_ascii_digit) => {
-                    self.quantifier('{')?;
-                    let mut closed = false;
-                    for digit in self.rest.by_ref().take_while(|next| {
-                        closed = *next == '}';
-                        !closed
-                    }) {
-                        self.out.push(digit);
-                    }
-                    if !closed {
-                        return Err(invalid("braces {} not balanced"));
-                    }
-                    self.out.push('}');
-                    self.lazy();
-                }
-                '{' | '}' => self.atom(if character == '{' { r"\{" } else { r"\}" }),
-                '^' | '$' | '|' => {
-                    self.out.push(character);
-                    self.last = Last::Nothing;
-                }
-                '#' if !self.options.expanded => self.atom(r"\#"),
-                character if self.options.expanded && (character == '#' || character.is_whitespace()) => {
-                    self.out.push(character);
-                    if character == '#' {
-                        self.out.extend(self.rest.by_ref().take_while(|next| *next != '\n'));
-                        self.out.push('\n');
-                    }
-                }
-                other => self.atom(other.encode_utf8(&mut [0; 4])),
-            }
-        }
-        Ok(self.out)
-    }
-
-    fn atom(&mut self, written: &str) {
-        self.out.push_str(written);
-        self.last = Last::Atom;
-    }
-
-    fn condition(&mut self, written: &str) {
-        self.out.push_str(written);
-        self.last = Last::Nothing;
-    }
-
-    /// `*`, `+`, `?` or the brace of a bound.
-    fn quantifier(&mut self, character: char) -> Result<()> {
-        if self.last != Last::Atom {
-            return Err(invalid("quantifier operand invalid"));
-        }
-        self.out.push(character);
-        self.last = Last::Quantifier;
-        if character != '{' {
-            self.lazy();
-        }
-        Ok(())
-    }
-
-    /// A question mark behind a quantifier.
-    fn lazy(&mut self) {
-        if self.rest.next_if_eq(&'?').is_some() {
-            self.out.push('?');
-        }
-    }
-
-    fn group(&mut self) -> Result<()> {
-        self.last = Last::Nothing;
-        if self.rest.next_if_eq(&'?').is_none() {
-            self.out.push('(');
-            return Ok(());
-        }
-        match self.rest.next() {
-            Some(':') => self.out.push_str("(?:"),
-            Some('=' | '!' | '<') => return Err(unsupported("look-around constraints")),
-            Some('#') if self.rest.by_ref().any(|next| next == ')') => {}
-            _ => return Err(invalid("quantifier operand invalid")),
-        }
-        Ok(())
-    }
-
-    /// What stands behind a backslash.
-    fn escape(&mut self) -> Result<()> {
-        let Some(letter) = self.rest.next() else { return Err(invalid("invalid escape \\ sequence")) };
-        match letter {
-            'd' | 'D' | 's' | 'S' | 'w' | 'W' => self.atom(&format!("\\{letter}")),
-            'm' => self.condition(r"\b{start}"),
-            'M' => self.condition(r"\b{end}"),
-            'y' => self.condition(r"\b"),
-            'Y' => self.condition(r"\B"),
-            'A' => self.condition(r"\A"),
-            'Z' => self.condition(r"\z"),
-            '1'..='9' => return Err(unsupported("back references")),
-            letter => {
-                let character = self.character_escape(letter)?;
-                self.itself(character);
-                self.last = Last::Atom;
-            }
-        }
-        Ok(())
-    }
-
-    /// The one character that an escape stands for.
-    fn character_escape(&mut self, letter: char) -> Result<char> {
-        let digits = |translation: &mut Self, most: usize, radix: u32| {
-            let mut value = None;
-            for _ in 0..most {
-                let Some(digit) = translation.rest.peek().and_then(|next| next.to_digit(radix)) else { break };
-                translation.rest.next();
-                value = Some(value.unwrap_or(0u32).saturating_mul(radix).saturating_add(digit));
-            }
-            value.and_then(char::from_u32).ok_or_else(|| invalid("invalid escape \\ sequence"))
-        };
-        Ok(match letter {
-            'a' => '\u{7}',
-            'b' => '\u{8}',
-            'B' => '\\',
-            'e' => '\u{1b}',
-            'f' => '\u{c}',
-            'n' => '\n',
-            'r' => '\r',
-            't' => '\t',
-            'v' => '\u{b}',
-            'u' => digits(self, 4, 16)?,
-            'U' => digits(self, 8, 16)?,
-            'x' => digits(self, 255, 16)?,
-            '0' => '\0',
-            letter if letter.is_ascii_alphanumeric() => return Err(invalid("invalid escape \\ sequence")),
-            other => other,
-        })
-    }
-
-    /// `[...]`, behind the opening bracket.
-    fn bracket(&mut self) -> Result<()> {
-        let unbalanced = || invalid("brackets [] not balanced");
-        self.out.push('[');
-        if self.rest.next_if_eq(&'^').is_some() {
-            self.out.push_str(if self.options.lines_for_dot { r"^\n" } else { "^" });
-        }
-        let mut first = true;
-        loop {
-            let character = self.rest.next().ok_or_else(unbalanced)?;
-            match character {
-                ']' if !first => break,
-                '[' => match self.rest.peek() {
-                    Some(':') => self.class_name()?,
-                    Some('.' | '=') => {
-                        return Err(Error::unsupported("collating elements in regular expressions are not supported"));
-                    }
-                    _ => self.out.push_str(r"\["),
-                },
-                '\\' => {
-                    let letter = self.rest.next().ok_or_else(unbalanced)?;
-                    match letter {
-                        'd' | 's' | 'w' => self.out.extend(['\\', letter]),
-                        'D' | 'S' | 'W' => return Err(invalid("invalid escape \\ sequence")),
-                        letter => {
-                            let character = self.character_escape(letter)?;
-                            self.itself(character);
-                        }
-                    }
-                }
-                '-' if !first && self.rest.peek() != Some(&']') => self.out.push('-'),
-                other => self.itself(other),
-            }
-            first = false;
-        }
-        self.atom("]");
-        Ok(())
-    }
-
-    /// A character that stands for itself, within brackets or not.
-    fn itself(&mut self, character: char) {
-        if character.is_ascii_punctuation() || character.is_whitespace() {
-            self.out.push_str(&format!(r"\x{{{:x}}}", u32::from(character)));
-        } else {
-            self.out.push(character);
-        }
-    }
-
-    /// `[:name:]` within brackets, behind its first bracket.
-    fn class_name(&mut self) -> Result<()> {
-        let mut name = String::new();
-        self.rest.next();
-        while let Some(character) = self.rest.next_if(|next| next.is_ascii_alphanumeric() || matches!(next, '<' | '>')) {
-            name.push(character);
-        }
-        if self.rest.next() != Some(':') || self.rest.next() != Some(']') {
-            return Err(invalid("brackets [] not balanced"));
-        }
-        // As `\d`, `\s` and `\w` they know letters beyond ASCII.
-        let members = match name.as_str() {
-            "alpha" => r"\p{Alphabetic}",
-            "lower" => r"\p{Lowercase}",
-            "upper" => r"\p{Uppercase}",
-            "digit" => r"\d",
-            "space" => r"\s",
-            "alnum" => r"\p{Alphabetic}\d",
-            "word" => r"\w",
-            "punct" => "[:punct:]",
-            "blank" => "[:blank:]",
-            "cntrl" => "[:cntrl:]",
-            "graph" => "[:graph:]",
-            "print" => "[:print:]",
-            "xdigit" => "[:xdigit:]",
-            "<" | ">" => return Err(Error::unsupported("[[:<:]] and [[:>:]] are not supported").with_hint(r"Write \m and \M.")),
-            _ => return Err(invalid("invalid character class")),
-        };
-        self.out.push_str(members);
-        Ok(())
-    }
-}
-
 /// The value of `operation` on columns; `constant` is the pattern where it is constant.
 pub fn evaluate(operation: Operation, constant: Option<&Pattern>, arguments: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     let [texts, patterns, ..] = arguments else { return Err(Error::internal("a regular expression without a pattern")) };
@@ -455,16 +251,27 @@ pub fn evaluate(operation: Operation, constant: Option<&Pattern>, arguments: &[C
         texts: Texts::of(patterns)?,
         flags: operation.flags_argument().and_then(|at| arguments.get(at)).map(Texts::of).transpose()?,
         last: None,
+        caches: Caches::default(),
     };
     match operation {
         Operation::Replace => {
             let replacement = arguments.get(2).ok_or_else(|| Error::internal("regexp_replace takes three arguments"))?;
             replace(texts, patterns, &Texts::of(replacement)?)
         }
-        Operation::Count => numbers(texts, patterns, |pattern, text| matches(&pattern.regex, text).count()),
-        Operation::Position => {
-            numbers(texts, patterns, |pattern, text| pattern.regex.find(text).map_or(0, |found| text[..found.start()].chars().count() + 1))
-        }
+        Operation::Count => numbers(texts, patterns, |pattern, caches, text| {
+            let (mut from, mut count) = (Some(0), 0);
+            while let Some(found) = next_match(pattern, caches, text, from)? {
+                from = next_start(text, found);
+                count += 1;
+            }
+            Ok(count)
+        }),
+        Operation::Position => numbers(texts, patterns, |pattern, _, text| {
+            Ok(pattern.regex.find(text).map_or(0, |found| text[..found.start()].chars().count() + 1))
+        }),
+        Operation::Groups => groups(texts, patterns),
+        Operation::Substring => parts(texts, patterns, &[], rows),
+        Operation::Part => parts(texts, patterns, &arguments[2..], rows),
         _ => is_match(texts, patterns, matches!(operation, Operation::NoMatch | Operation::NoMatchAnyCase)),
     }
 }
@@ -476,13 +283,15 @@ struct Patterns<'a> {
     texts: Texts<'a>,
     flags: Option<Texts<'a>>,
     last: Option<Pattern>,
+    /// Of the present pattern.
+    caches: Caches,
 }
 
 impl Patterns<'_> {
     /// The pattern of `row`; `None` where it or its flags are NULL.
-    fn get(&mut self, row: usize) -> Result<Option<&Pattern>> {
-        if self.constant.is_some() {
-            return Ok(self.constant);
+    fn get(&mut self, row: usize) -> Result<Option<(&Pattern, &mut Caches)>> {
+        if let Some(constant) = self.constant {
+            return Ok(Some((constant, &mut self.caches)));
         }
         let flags = match &self.flags {
             None => Some(""),
@@ -491,8 +300,9 @@ impl Patterns<'_> {
         let (Some(text), Some(flags)) = (self.texts.get(row), flags) else { return Ok(None) };
         if !self.last.as_ref().is_some_and(|last| last.text == text && last.flags == flags) {
             self.last = Some(Pattern::compile(text, self.operation, flags)?);
+            self.caches = Caches::default();
         }
-        Ok(self.last.as_ref())
+        Ok(self.last.as_ref().map(|last| (last, &mut self.caches)))
     }
 }
 
@@ -500,33 +310,32 @@ fn is_match(texts: &StringArray, mut patterns: Patterns<'_>, negated: bool) -> R
     let mut builder = BooleanBuilder::with_capacity(texts.len());
     for row in 0..texts.len() {
         let pattern = if texts.is_valid(row) { patterns.get(row)? } else { None };
-        builder.append_option(pattern.map(|pattern| pattern.regex.is_match(texts.value(row)) != negated));
+        builder.append_option(pattern.map(|(pattern, _)| pattern.regex.is_match(texts.value(row)) != negated));
     }
     Ok(Arc::new(builder.finish()))
 }
 
-fn numbers(texts: &StringArray, mut patterns: Patterns<'_>, number: fn(&Pattern, &str) -> usize) -> Result<ArrayRef> {
+fn numbers(texts: &StringArray, mut patterns: Patterns<'_>, number: fn(&Pattern, &mut Caches, &str) -> Result<usize>) -> Result<ArrayRef> {
     let mut builder = Int32Builder::with_capacity(texts.len());
     for row in 0..texts.len() {
         let pattern = if texts.is_valid(row) { patterns.get(row)? } else { None };
-        builder.append_option(pattern.map(|pattern| number(pattern, texts.value(row)) as i32));
+        let value = pattern.map(|(pattern, caches)| number(pattern, caches, texts.value(row))).transpose()?;
+        builder.append_option(value.map(|value| value as i32));
     }
     Ok(Arc::new(builder.finish()))
 }
 
-/// Where the next match is looked for behind one: behind an empty one, a character on.
-fn next_start(text: &str, start: usize, end: usize) -> usize {
-    if start < end { end } else { end + text[end..].chars().next().map_or(1, char::len_utf8) }
+/// Where the next match is looked for behind one: behind an empty one, a character on, if there is one. An empty match may follow directly behind another
+/// match, unlike in the `regex` crate.
+fn next_start(text: &str, (start, end): Span) -> Option<usize> {
+    if start < end { Some(end) } else { text[end..].chars().next().map(|next| end + next.len_utf8()) }
 }
 
-/// The matches in `text` as PostgreSQL counts them: an empty one may follow directly behind another, unlike in the `regex` crate.
-fn matches<'a>(regex: &'a Regex, text: &'a str) -> impl Iterator<Item = (usize, usize)> + 'a {
-    let mut from = 0;
-    std::iter::from_fn(move || {
-        let found = (from <= text.len()).then(|| regex.find_at(text, from)).flatten()?;
-        from = next_start(text, found.start(), found.end());
-        Some((found.start(), found.end()))
-    })
+fn next_match(pattern: &Pattern, caches: &mut Caches, text: &str, from: Option<usize>) -> Result<Option<Span>> {
+    match from {
+        Some(from) => pattern.find(caches, text, from),
+        None => Ok(None),
+    }
 }
 
 fn replace(texts: &StringArray, mut patterns: Patterns<'_>, replacements: &Texts<'_>) -> Result<ArrayRef> {
@@ -534,24 +343,23 @@ fn replace(texts: &StringArray, mut patterns: Patterns<'_>, replacements: &Texts
     let mut replaced = String::new();
     for row in 0..texts.len() {
         let pattern = if texts.is_valid(row) { patterns.get(row)? } else { None };
-        let (Some(pattern), Some(replacement)) = (pattern, replacements.get(row)) else {
+        let (Some((pattern, caches)), Some(replacement)) = (pattern, replacements.get(row)) else {
             builder.append_null();
             continue;
         };
         let text = texts.value(row);
-        let mut locations = pattern.regex.capture_locations();
-        let (mut from, mut copied) = (0, 0);
+        let names_groups = replacement.contains('\\');
+        let (mut from, mut copied) = (Some(0), 0);
         replaced.clear();
-        while from <= text.len()
-            && let Some(found) = pattern.regex.captures_read_at(&mut locations, text, from)
-        {
-            replaced.push_str(&text[copied..found.start()]);
-            expand(replacement, text, &locations, &mut replaced);
-            copied = found.end();
-            if !pattern.global {
-                break;
+        while let Some(span) = next_match(pattern, caches, text, from)? {
+            replaced.push_str(&text[copied..span.0]);
+            if names_groups {
+                expand(replacement, text, &pattern.divide(caches, text, span)?, &mut replaced);
+            } else {
+                replaced.push_str(replacement);
             }
-            from = next_start(text, found.start(), found.end());
+            copied = span.1;
+            from = if pattern.global { next_start(text, span) } else { None };
         }
         replaced.push_str(&text[copied..]);
         builder.append_value(&replaced);
@@ -559,8 +367,79 @@ fn replace(texts: &StringArray, mut patterns: Patterns<'_>, replacements: &Texts
     Ok(Arc::new(builder.finish()))
 }
 
+fn groups(texts: &StringArray, mut patterns: Patterns<'_>) -> Result<ArrayRef> {
+    let field = match Operation::Groups.result() {
+        DataType::List(field) => field,
+        other => return Err(Error::internal(format!("an array has type {other}"))),
+    };
+    let mut builder = ListBuilder::new(StringBuilder::new()).with_field(field);
+    for row in 0..texts.len() {
+        let pattern = if texts.is_valid(row) { patterns.get(row)? } else { None };
+        let text = texts.value(row);
+        let found = match pattern {
+            Some((pattern, caches)) => match pattern.find(caches, text, 0)? {
+                Some(span) => Some(pattern.divide(caches, text, span)?),
+                None => None,
+            },
+            None => None,
+        };
+        let Some(found) = found else {
+            builder.append_null();
+            continue;
+        };
+        let shown = if found.len() > 1 { &found[1..] } else { &found[..] };
+        shown.iter().for_each(|group| builder.values().append_option(group.map(|(start, end)| &text[start..end])));
+        builder.append(true);
+    }
+    Ok(Arc::new(builder.finish()))
+}
+
+/// `regexp_substr`, whose arguments behind the pattern are `others`; without any, `substring`, which takes the first group if there is one.
+fn parts(texts: &StringArray, mut patterns: Patterns<'_>, others: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
+    let number = |at: usize| others.get(at).map(|argument| array_of(argument, rows)).transpose();
+    let arrays = [number(0)?, number(1)?, number(3)?];
+    let mut numbers: [Option<&Int32Array>; 3] = [None; 3];
+    for (number, array) in numbers.iter_mut().zip(&arrays) {
+        *number = array.as_ref().map(downcast).transpose()?;
+    }
+    let mut builder = StringBuilder::with_capacity(texts.len(), texts.value_data().len());
+    for row in 0..texts.len() {
+        let is_null = |numbers: &Option<&Int32Array>| numbers.is_some_and(|numbers| numbers.is_null(row));
+        let is_unknown = texts.is_null(row) || numbers.iter().any(is_null);
+        let operation = patterns.operation;
+        let pattern = if is_unknown { None } else { patterns.get(row)? };
+        let Some((pattern, caches)) = pattern else {
+            builder.append_null();
+            continue;
+        };
+        let value = |at: usize, default: i32| numbers[at].map_or(default, |numbers| numbers.value(row));
+        let text = texts.value(row);
+        let default_group = i32::from(operation == Operation::Substring && pattern.groups > 0);
+        let (start, n, group) = (value(0, 1), value(1, 1), value(2, default_group));
+        let least = [("start", start, 1), ("n", n, 1), ("subexpr", group, 0)];
+        if let Some((name, value, _)) = least.iter().find(|(_, value, least)| value < least) {
+            return Err(bad_option(format!("invalid value for parameter \"{name}\": {value}")));
+        }
+        let mut from = text.char_indices().map(|(at, _)| at).chain([text.len()]).nth(start as usize - 1);
+        let mut found = None;
+        for _ in 0..n {
+            found = next_match(pattern, caches, text, from)?;
+            let Some(span) = found else { break };
+            from = next_start(text, span);
+        }
+        let span = match found {
+            // A pattern without groups is taken for one.
+            Some(span) if group == 0 || group == 1 && pattern.groups == 0 => Some(span),
+            Some(span) => pattern.divide(caches, text, span)?.get(group as usize).copied().flatten(),
+            None => None,
+        };
+        builder.append_option(span.map(|(start, end)| &text[start..end]));
+    }
+    Ok(Arc::new(builder.finish()))
+}
+
 /// Appends `replacement` for a match: `\1` to `\9` are its groups, `\&` is all of it, `\\` is a backslash.
-fn expand(replacement: &str, text: &str, groups: &CaptureLocations, out: &mut String) {
+fn expand(replacement: &str, text: &str, groups: &[Option<Span>], out: &mut String) {
     let mut rest = replacement;
     while let Some(at) = rest.find('\\') {
         out.push_str(&rest[..at]);
@@ -580,7 +459,7 @@ fn expand(replacement: &str, text: &str, groups: &CaptureLocations, out: &mut St
             }
         };
         rest = &rest[1..];
-        if let Some((start, end)) = groups.get(group) {
+        if let Some(Some((start, end))) = groups.get(group).copied() {
             out.push_str(&text[start..end]);
         }
     }

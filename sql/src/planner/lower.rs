@@ -10,7 +10,8 @@
 //! # Invariants
 //! The expression of a column has the type that the plan's schema gives the column.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode};
@@ -63,8 +64,9 @@ impl<'a> Lowering<'a> {
         if names.len() != lowered.columns.len() {
             return Err(Error::internal(format!("a query of {} columns was given {} names", lowered.columns.len(), names.len())));
         }
-        for (position, name) in names.iter().enumerate() {
-            if names[..position].contains(name) {
+        let mut different: HashSet<&str> = HashSet::with_capacity(names.len());
+        for name in names {
+            if !different.insert(name) {
                 return Err(Error::new(SqlState::DUPLICATE_COLUMN, format!("column \"{name}\" specified more than once"))
                     .with_hint("Give one of them another name with AS."));
             }
@@ -260,33 +262,26 @@ impl<'a> Lowering<'a> {
         distinct: bool,
         uid: Option<String>,
     ) -> Result<(RelationId, Vec<String>, Vec<String>)> {
-        let mut keys: Vec<Expr> = Vec::new();
-        for expr in group {
-            if !keys.contains(expr) {
-                keys.push(expr.clone());
-            }
-        }
+        let mut keys = different(group);
         keys.sort_by_cached_key(column_name);
         // A relation has a column: one row over nothing counts something.
         let mut distinct_calls: Vec<CallExprs> = Vec::new();
         if keys.is_empty() && calls.is_empty() {
             distinct_calls.push(CallExprs { function: AggregateFunction::Count, argument: None, distinct: false, filter: None });
         }
-        for call in calls {
-            if !distinct_calls.contains(call) {
-                distinct_calls.push(call.clone());
-            }
-        }
+        distinct_calls.extend(different(calls));
         distinct_calls.sort_by_cached_key(CallExprs::text);
 
         // The input: group columns, then arguments and filters; each as it is computed, under the name of what is written.
         let mut inputs = keys.clone();
+        let mut positions = places(&keys);
         let mut written: Vec<String> = keys.iter().map(column_name).collect();
         for call in &distinct_calls {
             let argument = call.computed_argument().zip(call.argument.as_ref());
             let filter = call.filter.as_ref().map(|filter| (filter.clone(), filter));
             for (expr, as_written) in argument.into_iter().chain(filter) {
-                if !inputs.contains(&expr) {
+                if !positions.contains_key(&expr) {
+                    positions.insert(expr.clone(), inputs.len());
                     inputs.push(expr);
                     written.push(column_name(as_written));
                 }
@@ -302,7 +297,7 @@ impl<'a> Lowering<'a> {
         // What counts rows only reads them as they are.
         let input = if columns.is_empty() { input } else { self.calc(input, columns)? };
 
-        let name_of = |expr: &Expr| inputs.iter().position(|other| other == expr).map(|position| names[position].clone());
+        let name_of = |expr: &Expr| positions.get(expr).map(|position| names[*position].clone());
         let mut output_names: Vec<String> = names[..keys.len()].to_vec();
         output_names.extend(distinct_calls.iter().map(|call| shorten(call.text())));
         let output_names = unique_names(output_names);
@@ -327,12 +322,10 @@ impl<'a> Lowering<'a> {
 
         let lost = || Error::internal("the planner lost a group column or an aggregate call");
         let group_names = group.iter().map(|expr| name_of(expr).ok_or_else(lost)).collect::<Result<Vec<_>>>()?;
+        let call_positions = places(&distinct_calls);
         let call_names = calls
             .iter()
-            .map(|call| {
-                let position = distinct_calls.iter().position(|other| other == call).ok_or_else(lost)?;
-                Ok(output_names[keys.len() + position].clone())
-            })
+            .map(|call| call_positions.get(call).map(|position| output_names[keys.len() + position].clone()).ok_or_else(lost))
             .collect::<Result<Vec<_>>>()?;
         Ok((relation, group_names, call_names))
     }
@@ -467,22 +460,17 @@ impl<'a> Lowering<'a> {
 
     /// Computes the columns of `lowered` in a calc of their own.
     fn compute(&mut self, lowered: &Lowered) -> Result<Lowered> {
-        let mut distinct: Vec<Expr> = Vec::new();
-        for expr in &lowered.columns {
-            if !distinct.contains(expr) {
-                distinct.push(expr.clone());
-            }
-        }
+        let distinct = different(&lowered.columns);
         let names = unique_names(distinct.iter().map(column_name).collect());
         let columns = self.canonical_columns(&Lowered { relation: lowered.relation, columns: distinct.clone() }, &names)?;
         let relation = self.calc(lowered.relation, columns)?;
         let schema = self.relations.schema(lowered.relation).clone();
+        let positions = places(&distinct);
         let columns = lowered
             .columns
             .iter()
             .map(|expr| {
-                let position =
-                    distinct.iter().position(|other| other == expr).ok_or_else(|| Error::internal("the planner lost a column"))?;
+                let position = *positions.get(expr).ok_or_else(|| Error::internal("the planner lost a column"))?;
                 self.column_as(relation, &names[position], &type_of(expr, &schema)?)
             })
             .collect::<Result<Vec<_>>>()?;
@@ -539,8 +527,19 @@ impl<'a> Lowering<'a> {
     }
 }
 
+/// `items` without those that are there already, in their order.
+fn different<T: Clone + Eq + Hash>(items: &[T]) -> Vec<T> {
+    let mut seen = HashSet::with_capacity(items.len());
+    items.iter().filter(|item| seen.insert(*item)).cloned().collect()
+}
+
+/// Where each of `items`, which are different, stands.
+fn places<T: Clone + Eq + Hash>(items: &[T]) -> HashMap<T, usize> {
+    items.iter().cloned().zip(0..).collect()
+}
+
 /// A call as expressions over the input.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct CallExprs {
     function: AggregateFunction,
     argument: Option<Expr>,

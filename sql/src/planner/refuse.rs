@@ -8,7 +8,7 @@ use datafusion::common::{DFSchema, JoinType};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Volatility};
 use weir_catalog::{Error, Result, SqlState};
 
-use crate::binder::DISTINCT_ON_PREFIX;
+use crate::binder::{DISTINCT_ON_PREFIX, SIDE_PREFIX};
 
 /// Functions that give another answer at another time. DataFusion calls them stable, which within one statement they are.
 const TIME_FUNCTIONS: [&str; 9] = [
@@ -34,12 +34,12 @@ pub(super) fn node(plan: &LogicalPlan) -> Error {
     match plan {
         LogicalPlan::Join(join) => match join.join_type {
             // What INTERSECT and EXCEPT become; nobody writes these joins.
-            JoinType::LeftSemi | JoinType::LeftAnti => unsupported("INTERSECT and EXCEPT are not supported")
-                .with_hint("Make each side a materialized view and combine them when selecting."),
+            JoinType::LeftSemi | JoinType::LeftAnti => set_operation(),
             _ => unsupported("joins are not supported").with_hint("Make each side a materialized view and join them when selecting."),
         },
         LogicalPlan::Sort(sort) if is_distinct_on(&sort.input) => distinct_on(),
         plan if is_distinct_on(plan) => distinct_on(),
+        plan if is_multiset_operation(plan) => set_operation(),
         LogicalPlan::Sort(_) => {
             unsupported("ORDER BY is not supported").with_hint("A view's rows have no order: write ORDER BY when selecting from it.")
         }
@@ -65,6 +65,19 @@ pub(super) fn node(plan: &LogicalPlan) -> Error {
 fn distinct_on() -> Error {
     unsupported("DISTINCT ON is not supported")
         .with_hint("Use GROUP BY with min() or max(), or write DISTINCT ON when selecting from the view.")
+}
+
+fn set_operation() -> Error {
+    unsupported("INTERSECT and EXCEPT are not supported").with_hint("Make each side a materialized view and combine them when selecting.")
+}
+
+/// Whether `plan` is what the binder makes of INTERSECT ALL and EXCEPT ALL: it counts rows of each side.
+fn is_multiset_operation(plan: &LogicalPlan) -> bool {
+    let LogicalPlan::Window(window) = plan else { return false };
+    window.window_expr.iter().any(|expr| {
+        let Expr::WindowFunction(call) = expr.clone().unalias() else { return false };
+        call.params.order_by.iter().any(|key| matches!(&key.expr, Expr::Column(column) if column.name.starts_with(SIDE_PREFIX)))
+    })
 }
 
 /// Whether `plan` is what the binder makes of DISTINCT ON: the first row of a window over columns that nobody else names so.

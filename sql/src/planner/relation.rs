@@ -6,7 +6,7 @@
 //! - Equal relations have the same id: what a query names twice is planned, and kept in state, once.
 //! - A relation's inputs have smaller ids.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -190,17 +190,37 @@ pub(super) fn canonical(data_type: &DataType, what: &str) -> Result<DataType> {
 
 /// `names` made unique by a number behind what repeats.
 pub(super) fn unique_names(names: Vec<String>) -> Vec<String> {
-    let mut taken: std::collections::HashSet<String> = std::collections::HashSet::with_capacity(names.len());
+    let mut taken: HashSet<String> = HashSet::with_capacity(names.len());
+    // What was tried for a name and was not free never is again.
+    let mut last: HashMap<String, usize> = HashMap::new();
     names
         .into_iter()
         .map(|name| {
-            let mut candidate = name.clone();
-            let mut number = 1;
-            while !taken.insert(candidate.clone()) {
-                number += 1;
-                candidate = format!("{name}#{number}");
+            if taken.insert(name.clone()) {
+                return name;
             }
+            let mut number = last.get(&name).copied().unwrap_or(1);
+            let candidate = loop {
+                number += 1;
+                let candidate = format!("{name}#{number}");
+                if taken.insert(candidate.clone()) {
+                    break candidate;
+                }
+            };
+            last.insert(name, number);
             candidate
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unique_names;
+
+    #[test]
+    fn names_are_made_unique() {
+        let unique = |names: &[&str]| unique_names(names.iter().map(|name| name.to_string()).collect()).join(" ");
+        assert_eq!(unique(&["a", "b", "a", "a"]), "a b a#2 a#3");
+        assert_eq!(unique(&["a#2", "a", "a", "a#2", "a"]), "a#2 a a#3 a#2#2 a#4");
+    }
 }

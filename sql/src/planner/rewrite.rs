@@ -201,14 +201,12 @@ pub(super) fn cannot_fail(expr: &Expr, schema: &DFSchema) -> bool {
             (Some(Kernel::OutputText | Kernel::DateTime(datetime::Operation::Part(_))), [inner]) => cannot_fail(inner, schema),
             // A constant pattern has been read.
             (
-                Some(
-                    Kernel::DateFormat(Some(_))
-                    | Kernel::RegexpExtract(Some(_))
-                    | Kernel::Posix(_, Some(_))
-                    | Kernel::String(string::Operation::SplitIndex),
-                ),
+                Some(Kernel::DateFormat(Some(_)) | Kernel::RegexpExtract(Some(_)) | Kernel::String(string::Operation::SplitIndex)),
                 arguments,
             ) => arguments.iter().all(|argument| cannot_fail(argument, schema)),
+            (Some(Kernel::Posix(operation, Some(_))), arguments) => {
+                !operation.has_numbers(arguments.len()) && arguments.iter().all(|argument| cannot_fail(argument, schema))
+            }
             (Some(Kernel::Nested(operation)), arguments) => {
                 *operation != nested::Operation::ArrayLength && arguments.iter().all(|argument| cannot_fail(argument, schema))
             }
