@@ -22,7 +22,7 @@ use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use weir_catalog::{Error, Job, Object, ObjectId, Result, SqlState};
-use weir_sql::graph::StreamGraph;
+use weir_sql::graph::{NodeOp, StreamGraph};
 
 use self::checkpoints::{CheckpointWaiter, Completed, GroupCheckpoint, Schedule, TablesUnderWay};
 use self::flushes::FlushWaiter;
@@ -104,12 +104,17 @@ pub enum Event {
         of: Option<ObjectId>,
         done: oneshot::Sender<Result<()>>,
     },
-    /// Asks for the newest durable checkpoint of a job with all that a savepoint needs of it; with `stop`, of a job that then does nothing any more until its
-    /// [`Hold`] or the job itself is dropped. `None`: it is about to have a newer one.
+    /// Asks for a checkpoint as [`Event::Checkpoint`] does, of the groups of `jobs` and the stored tables, and for what a savepoint of each needs of it; with
+    /// `stop`, of jobs that then do nothing any more until their [`Hold`]s or the jobs themselves are dropped. Told before anything comes behind it.
+    Save {
+        jobs: Vec<ObjectId>,
+        stop: bool,
+        done: oneshot::Sender<Result<Saving>>,
+    },
+    /// Asks for the newest durable checkpoint of a job with all that a savepoint needs of it.
     Pin {
         job: ObjectId,
-        stop: bool,
-        done: oneshot::Sender<Result<Option<PinnedCheckpoint>>>,
+        done: oneshot::Sender<Result<PinnedCheckpoint>>,
     },
     /// Asks for a job's part of a retained checkpoint.
     PinRetained {
@@ -174,6 +179,24 @@ pub enum Event {
     },
 }
 
+/// What came of an attempt to save jobs.
+pub enum Saving {
+    /// The checkpoint of each, in their order.
+    Saved(Vec<PinnedCheckpoint>),
+    /// The first one that has none, and why.
+    Without(ObjectId, Error),
+    /// The stored tables have moved on from one, or it can't be stopped at the moment.
+    Apart,
+}
+
+/// Who asks for a checkpoint, of what, and what for.
+enum Wanted {
+    /// Everything, or one job's group and the stored tables.
+    Checkpoint(Option<ObjectId>, oneshot::Sender<Result<()>>),
+    /// [`Event::Save`].
+    Saved { jobs: Vec<ObjectId>, stop: bool, done: oneshot::Sender<Result<Saving>> },
+}
+
 /// A durable checkpoint of one job, of what it reads, and of the stored tables; its files stay as long as this is there.
 pub struct PinnedCheckpoint {
     pub job: Arc<Job>,
@@ -185,6 +208,18 @@ pub struct PinnedCheckpoint {
     pub pin: Pin,
     /// Where the job was stopped at it.
     pub hold: Option<Hold>,
+}
+
+impl PinnedCheckpoint {
+    /// Whether the job reads stored tables.
+    pub fn reads_tables(&self) -> bool {
+        self.graph.nodes.iter().any(|node| matches!(node.op, NodeOp::TableScan { .. }))
+    }
+
+    /// Whether it has the stored tables, where the job reads one, as of the job's very commit.
+    fn is_of_one_moment(&self) -> bool {
+        !self.reads_tables() || self.tables.as_ref().is_some_and(|tables| tables.commit == self.checkpoint.commit)
+    }
 }
 
 /// Keeps a job that was stopped at a checkpoint from doing anything. When this is dropped it goes on, if it is still there.
@@ -232,7 +267,7 @@ pub struct Manager {
     readable_commits: VecDeque<CommitSeq>,
     next_run: u64,
     want_barrier: bool,
-    want_checkpoint: Vec<(Option<ObjectId>, oneshot::Sender<Result<()>>)>,
+    want_checkpoint: Vec<Wanted>,
     want_flush: Vec<oneshot::Sender<Result<()>>>,
     want_shown: Vec<oneshot::Sender<()>>,
     flushes: Vec<FlushWaiter>,
@@ -453,10 +488,10 @@ impl Manager {
             Event::Recover { job, checkpoint, done } => self.recover(job, checkpoint, done),
             Event::Show { done } => self.want_shown.push(done),
             Event::Flush { done } => self.want_flush.push(done),
-            Event::Checkpoint { of, done } => self.want_checkpoint.push((of, done)),
-            Event::Pin { job, stop, done } => {
-                let pinned = if stop { self.stop_at_checkpoint(job) } else { self.pin(job).map(Some) };
-                let _ = done.send(pinned);
+            Event::Checkpoint { of, done } => self.want_checkpoint.push(Wanted::Checkpoint(of, done)),
+            Event::Save { jobs, stop, done } => self.want_checkpoint.push(Wanted::Saved { jobs, stop, done }),
+            Event::Pin { job, done } => {
+                let _ = done.send(self.pin(job));
             }
             Event::PinRetained { job, checkpoint, done } => {
                 let _ = done.send(self.pin_retained(job, checkpoint));
@@ -503,7 +538,7 @@ impl Manager {
             },
             Event::Shutdown { done } => {
                 let (told, _) = oneshot::channel();
-                self.want_checkpoint.push((None, told));
+                self.want_checkpoint.push(Wanted::Checkpoint(None, told));
                 let deadline = Instant::now() + self.context.settings.read().shutdown_timeout;
                 self.shutdown = Some(Shutdown { deadline, done });
             }

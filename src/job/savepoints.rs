@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use weir_catalog::{Catalog, Error, Job, Object, ObjectId, Result, SqlState};
-use weir_sql::graph::{NodeOp, StreamGraph};
+use weir_sql::graph::StreamGraph;
 
 use super::Engine;
 use super::engine::shutting_down;
 use super::former::SinkChange;
-use super::manager::{Event, Hold, PinnedCheckpoint};
+use super::manager::{Event, Hold, PinnedCheckpoint, Saving};
 use super::status::JobState;
 use super::upgrade::{StatePlan, saved_operators};
 use crate::checkpoint::savepoint::{SavedInput, Savepoints, Unsettled, folder};
@@ -29,15 +29,6 @@ const START_POLL: Duration = Duration::from_millis(50);
 
 /// What a view is called until it takes the place of the one that it is built to replace. No user's name begins so.
 pub const UPGRADE_PREFIX: &str = "weir_upgrade_";
-
-/// What came of an attempt to pin checkpoints.
-enum Pinning {
-    All(Vec<PinnedCheckpoint>),
-    /// One has none yet.
-    Starting,
-    /// The stored tables have moved on from one, or another checkpoint has begun.
-    Apart,
-}
 
 /// A savepoint, for those who list them.
 #[derive(Clone, Debug)]
@@ -145,21 +136,19 @@ impl Engine {
                 self.wait_for_start(*job, patience).await;
             }
             let held = self.tables().hold_folds();
-            let mut asked = Vec::with_capacity(jobs.len());
-            for job in jobs {
-                let (done, told) = oneshot::channel();
-                self.tell(Event::Checkpoint { of: Some(*job), done })?;
-                asked.push(told);
-            }
-            for told in asked {
-                told.await.map_err(|_| shutting_down())??;
-            }
-            let pinning = self.pin_all(jobs, stop, patience).await?;
+            let (done, told) = oneshot::channel();
+            self.tell(Event::Save { jobs: jobs.to_vec(), stop, done })?;
+            let saving = told.await.map_err(|_| shutting_down())??;
             drop(held);
-            match pinning {
-                Pinning::All(pinned) => return Ok(pinned),
-                Pinning::Starting => tokio::time::sleep(START_POLL).await,
-                Pinning::Apart => {
+            match saving {
+                Saving::Saved(pinned) => return Ok(pinned),
+                Saving::Without(job, error) => {
+                    if tokio::time::Instant::now() >= patience || !self.can_be_waited_for(job).await {
+                        return Err(error);
+                    }
+                    tokio::time::sleep(START_POLL).await;
+                }
+                Saving::Apart => {
                     tokio::time::sleep(Duration::from_millis(10 << attempt.min(6))).await;
                     attempt += 1;
                 }
@@ -172,26 +161,6 @@ impl Engine {
         .with_hint("Try again when less is written."))
     }
 
-    /// Pins the newest checkpoints of `jobs`. Who has none is waited for until `patience`.
-    async fn pin_all(&self, jobs: &[ObjectId], stop: bool, patience: tokio::time::Instant) -> Result<Pinning> {
-        let mut all = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            let (done, told) = oneshot::channel();
-            self.tell(Event::Pin { job: *job, stop, done })?;
-            let pinned = match told.await.map_err(|_| shutting_down())? {
-                Err(_) if tokio::time::Instant::now() < patience && self.can_be_waited_for(*job).await => return Ok(Pinning::Starting),
-                pinned => pinned?,
-            };
-            let fits = |pinned: &PinnedCheckpoint| {
-                let commit = pinned.checkpoint.commit;
-                !reads_tables(&pinned.graph) || pinned.tables.as_ref().is_some_and(|tables| tables.commit == commit)
-            };
-            let Some(pinned) = pinned.filter(fits) else { return Ok(Pinning::Apart) };
-            all.push(pinned);
-        }
-        Ok(Pinning::All(all))
-    }
-
     /// A durable checkpoint of `job`, made now. Waits for a job that is starting.
     pub(super) async fn fresh_checkpoint(&self, job: ObjectId) -> Result<PinnedCheckpoint> {
         let patience = tokio::time::Instant::now() + START_PATIENCE;
@@ -199,12 +168,12 @@ impl Engine {
             self.wait_for_start(job, patience).await;
             self.checkpoint_of(job).await?;
             let (done, told) = oneshot::channel();
-            self.tell(Event::Pin { job, stop: false, done })?;
+            self.tell(Event::Pin { job, done })?;
             match told.await.map_err(|_| shutting_down())? {
                 Err(_) if tokio::time::Instant::now() < patience && self.can_be_waited_for(job).await => {
                     tokio::time::sleep(START_POLL).await;
                 }
-                pinned => return pinned?.ok_or_else(|| Error::internal("a checkpoint was not pinned")),
+                pinned => return pinned,
             }
         }
     }
@@ -433,10 +402,6 @@ pub(super) fn remove_origins(files: &FilesRef, dir: &Path, needed: impl Fn(Objec
     Ok(())
 }
 
-fn reads_tables(graph: &StreamGraph) -> bool {
-    graph.nodes.iter().any(|node| matches!(node.op, NodeOp::TableScan { .. }))
-}
-
 /// The savepoint that a checkpoint amounts to.
 fn savepoint_of(name: &str, engine: u64, created_us: i64, pinned: &PinnedCheckpoint, catalog: &Catalog) -> Result<Savepoint> {
     let mut checkpoint = pinned.checkpoint.clone();
@@ -466,7 +431,7 @@ fn savepoint_of(name: &str, engine: u64, created_us: i64, pinned: &PinnedCheckpo
         checkpoint,
         operators: saved_operators(&pinned.graph, catalog)?,
         inputs,
-        tables: pinned.tables.clone().filter(|_| reads_tables(&pinned.graph)),
+        tables: pinned.tables.clone().filter(|_| pinned.reads_tables()),
     })
 }
 

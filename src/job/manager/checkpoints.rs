@@ -12,11 +12,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weir_catalog::{Error, ObjectId, Result, SqlState};
 
-use super::{Event, Manager, RETRY_PAUSE};
+use super::{Event, Manager, PinnedCheckpoint, RETRY_PAUSE, Saving, Wanted};
 use crate::checkpoint::snapshot::{SnapshotCost, SubtaskSnapshot, store_part};
 use crate::checkpoint::{JobCheckpoint, OperatorCheckpoint, TablesCheckpoint};
 use crate::job::build::BuildContext;
@@ -156,7 +155,7 @@ pub(super) struct CheckpointWaiter {
     together: BTreeSet<ObjectId>,
     /// The first thing that went wrong. It is told when all others are done.
     error: Option<Error>,
-    done: oneshot::Sender<Result<()>>,
+    wanted: Wanted,
 }
 
 impl Manager {
@@ -209,8 +208,11 @@ impl Manager {
         }
         self.tables_wanted = Some(barrier);
         let stops = self.shutdown.is_some();
-        for (of, done) in std::mem::take(&mut self.want_checkpoint) {
-            let group = of.map(|id| self.group_of(id));
+        for wanted in std::mem::take(&mut self.want_checkpoint) {
+            let group: Option<BTreeSet<ObjectId>> = match &wanted {
+                Wanted::Checkpoint(of, _) => of.map(|id| self.group_of(id)),
+                Wanted::Saved { jobs, .. } => Some(jobs.iter().flat_map(|id| self.group_of(*id)).collect()),
+            };
             let mut jobs = BTreeSet::new();
             for (id, job) in &mut self.jobs {
                 let is_wanted = match &group {
@@ -222,8 +224,8 @@ impl Manager {
                     jobs.insert(*id);
                 }
             }
-            let together = if of.is_some() { jobs.clone() } else { BTreeSet::new() };
-            self.waiters.push(CheckpointWaiter { barrier, jobs, tables: true, together, error: None, done });
+            let together = if group.is_some() { jobs.clone() } else { BTreeSet::new() };
+            self.waiters.push(CheckpointWaiter { barrier, jobs, tables: true, together, error: None, wanted });
         }
         self.answer_waiters();
     }
@@ -484,11 +486,37 @@ impl Manager {
     fn answer_waiters(&mut self) {
         for at in (0..self.waiters.len()).rev() {
             if self.waiters[at].jobs.is_empty() && !self.waiters[at].tables {
-                let waiter = self.waiters.swap_remove(at);
+                let CheckpointWaiter { error, wanted, .. } = self.waiters.swap_remove(at);
                 // Whoever asked may have gone.
-                let _ = waiter.done.send(waiter.error.map_or(Ok(()), Err));
+                match (wanted, error) {
+                    (Wanted::Checkpoint(_, done), error) => {
+                        let _ = done.send(error.map_or(Ok(()), Err));
+                    }
+                    (Wanted::Saved { done, .. }, Some(error)) => {
+                        let _ = done.send(Err(error));
+                    }
+                    (Wanted::Saved { jobs, stop, done }, None) => {
+                        // At once: the next checkpoint may begin with the next barrier.
+                        let _ = done.send(Ok(self.save(&jobs, stop)));
+                    }
+                }
             }
         }
+    }
+
+    fn save(&mut self, jobs: &[ObjectId], stop: bool) -> Saving {
+        let mut all = Vec::with_capacity(jobs.len());
+        for id in jobs {
+            let pinned = match if stop { self.stop_at_checkpoint(*id) } else { self.pin(*id).map(Some) } {
+                Ok(pinned) => pinned.filter(PinnedCheckpoint::is_of_one_moment),
+                Err(error) => return Saving::Without(*id, error),
+            };
+            match pinned {
+                Some(pinned) => all.push(pinned),
+                None => return Saving::Apart,
+            }
+        }
+        Saving::Saved(all)
     }
 
     /// Fails the checkpoints that take too long, each on its own.
