@@ -104,6 +104,9 @@ struct Known {
     used_by: BarrierNumber,
 }
 
+/// How often a storage is read and claimed where others' manifests come in between.
+const CLAIM_ATTEMPTS: usize = 3;
+
 /// What storing one file did.
 #[derive(Debug)]
 pub struct Stored {
@@ -128,17 +131,28 @@ impl CheckpointStore {
     /// started from instead; `22023` where there is no checkpoint `from`; `55006` where another engine has the storage. An older manifest that can't be read
     /// is reported in the log.
     pub fn open_in(storage: Arc<dyn Storage>, local: FilesRef, from: Option<BarrierNumber>) -> Result<(CheckpointStore, Vec<Manifest>)> {
-        let slots = storage.slots()?;
-        let mut last_number = slots.last().map_or(0, |slot| slot.number);
-        let (mut read, mut abandoned) = (Vec::new(), Vec::new());
-        for slot in slots {
-            match slot.manifest {
-                Some(bytes) => read.push((slot.number, bytes.and_then(|bytes| decode_manifest(slot.number, &bytes)))),
-                None => abandoned.push(slot.number),
+        let mut attempt = 1;
+        let (read, mut abandoned, base, mut last_number, claimed) = loop {
+            let slots = storage.slots()?;
+            let last_number = slots.last().map_or(0, |slot| slot.number);
+            let (mut read, mut abandoned) = (Vec::new(), Vec::new());
+            for slot in slots {
+                match slot.manifest {
+                    Some(bytes) => read.push((slot.number, bytes.and_then(|bytes| decode_manifest(slot.number, &bytes)))),
+                    None => abandoned.push(slot.number),
+                }
             }
-        }
-        let base = find_base(&read, from)?;
-        let claimed = storage.claim(last_number)?;
+            let base = find_base(&read, from)?;
+            match storage.claim(last_number) {
+                Ok(claimed) => break (read, abandoned, base, last_number, claimed),
+                // A process that was killed just now may have sent a manifest which arrives only now: its own successor goes on from that.
+                Err(error) if *error.code() == SqlState::OBJECT_IN_USE && attempt < CLAIM_ATTEMPTS => {
+                    tracing::info!(%error, "a manifest came in between: the storage is read again");
+                    attempt += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        };
         if claimed > last_number {
             abandoned.push(claimed);
             last_number = claimed;

@@ -496,14 +496,7 @@ impl Manager {
             Event::PinRetained { job, checkpoint, done } => {
                 let _ = done.send(self.pin_retained(job, checkpoint));
             }
-            Event::Release { job } => {
-                if let Some(running) = self.jobs.get_mut(&job)
-                    && std::mem::take(&mut running.held)
-                    && running.state == JobState::Restarting
-                {
-                    self.start(&[job]);
-                }
-            }
+            Event::Release { job } => self.release(job),
             Event::Renamed { job } => {
                 if let Some(view) = self.context.views.read().get(&job.id) {
                     view.rename(job.name.clone());

@@ -94,15 +94,25 @@ impl Engine {
         Ok(ScratchSavepoint { files: self.files.clone(), folder })
     }
 
-    /// As [`Engine::stop_with_savepoint`], for the job `successor`, which takes the place of `job`. The savepoint lasts until the successor has a checkpoint, or,
-    /// without a successor, until the next start.
-    pub async fn stop_for(self: &Arc<Self>, job: &Arc<Job>, successor: ObjectId) -> Result<(Stopped, PathBuf)> {
-        let mut pinned = self.checkpoint_to_save(job.id, true).await?;
-        let mut stopped = Stopped { _hold: pinned.hold.take(), saved: None, ending: None };
-        let folder = origin_folder(&self.settings().data_dir, successor);
-        stopped.saved = Some(ScratchSavepoint { files: self.files.clone(), folder: folder.clone() });
-        self.write_unnamed(pinned, &folder).await?;
-        Ok((stopped, folder))
+    /// As [`Engine::stop_with_savepoint`], of all of `jobs` at one checkpoint, for the job beside each, its successor, which takes its place. A savepoint lasts
+    /// until the successor has a checkpoint, or, without a successor, until the next start.
+    pub async fn stop_for(&self, jobs: &[(ObjectId, ObjectId)]) -> Result<Vec<(Stopped, PathBuf)>> {
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let former: Vec<ObjectId> = jobs.iter().map(|(former, _)| *former).collect();
+        let mut all = Vec::with_capacity(jobs.len());
+        let mut to_write = Vec::with_capacity(jobs.len());
+        for (mut pinned, (_, successor)) in self.checkpoints_of(&former, true).await?.into_iter().zip(jobs) {
+            let folder = origin_folder(&self.settings().data_dir, *successor);
+            let saved = ScratchSavepoint { files: self.files.clone(), folder: folder.clone() };
+            all.push((Stopped { _hold: pinned.hold.take(), saved: Some(saved), ending: None }, folder));
+            to_write.push(pinned);
+        }
+        for (pinned, (_, folder)) in to_write.into_iter().zip(&all) {
+            self.write_unnamed(pinned, folder).await?;
+        }
+        Ok(all)
     }
 
     async fn write_unnamed(&self, pinned: PinnedCheckpoint, folder: &Path) -> Result<()> {

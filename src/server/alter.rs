@@ -352,8 +352,8 @@ impl Session {
     async fn take_places(&self, upgrade: &Upgrade, guard: &mut CreateGuard) -> Result<()> {
         let mut stopped: Vec<Stopped> = Vec::new();
         let mut new_jobs = Vec::new();
-        for sink in upgrade.sinks() {
-            let (former, folder) = self.engine.stop_for(&sink.former, sink.job.id).await?;
+        let sinks: Vec<(ObjectId, ObjectId)> = upgrade.sinks().map(|sink| (sink.former.id, sink.job.id)).collect();
+        for (sink, (former, folder)) in upgrade.sinks().zip(self.engine.stop_for(&sinks).await?) {
             stopped.push(former);
             let savepoint = folder.to_str().ok_or_else(|| Error::unsupported("the path of the data folder is not valid UTF-8"))?;
             let AlteredSink { other_result, allow_non_restored_state } = upgrade.altered_sink.unwrap_or_default();

@@ -15,6 +15,7 @@ use weir_sql::statement::{ColumnDefinition, DropKind, Parsed, Statement};
 use super::prepared::Arguments;
 use super::session::{Notice, Reply, Session};
 use crate::job::engine::NewJob;
+use crate::job::savepoints::UPGRADE_PREFIX;
 use crate::job::status::JobState;
 use crate::sources::connector;
 
@@ -24,6 +25,15 @@ const MAX_ATTEMPTS: usize = 20;
 /// Whether a commit was refused because another session changed the catalog after it was planned.
 fn is_overtaken(error: &Error) -> bool {
     [SqlState::SERIALIZATION_FAILURE, SqlState::DEPENDENT_OBJECTS_STILL_EXIST, SqlState::DUPLICATE_TABLE].contains(error.code())
+}
+
+/// `42P01`: one of `inputs` is what an ALTER builds beside a view, and goes by that name only until it takes its place.
+fn check_lasting(catalog: &Catalog, inputs: &[ObjectId]) -> Result<()> {
+    let mut names = inputs.iter().filter_map(|id| catalog.get_id(*id)).map(|object| object.name());
+    match names.find(|name| name.starts_with(UPGRADE_PREFIX)) {
+        Some(name) => Err(Error::new(SqlState::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))),
+        None => Ok(()),
+    }
 }
 
 impl Session {
@@ -146,6 +156,7 @@ impl Session {
                 if let Some(number) = bound.parameters.keys().next() {
                     return Err(Error::new(SqlState::UNDEFINED_PARAMETER, format!("there is no parameter ${number}")));
                 }
+                check_lasting(catalog, &bound.inputs)?;
                 let mut inputs = bound.inputs.clone();
                 inputs.extend(&bound.macros);
                 let columns = named_columns(bound.columns, columns)?;
@@ -253,6 +264,7 @@ impl Session {
             _ => Vec::new(),
         };
         let bound = weir_sql::bind_continuous(catalog, query, &target, &settings, Some(&self.system), Some(&parsed.text))?;
+        check_lasting(catalog, &bound.inputs)?;
         let graph = weir_sql::plan_continuous(catalog, &bound, &target)?;
         let root = graph.root();
         match &target {

@@ -395,5 +395,70 @@ async fn a_change_that_is_cancelled_leaves_nothing() {
         }
         write(&session, 30_000 + 10 * milliseconds, 5).await;
         check_readers(&session, out.path(), CHANGES[3]).await;
+        let failed = rows(&session, "SELECT name, state, last_error FROM weir_jobs WHERE last_error IS NOT NULL").await;
+        assert!(failed.is_empty(), "after {milliseconds} ms: {failed:?}");
+    }
+}
+
+/// The committed files of all sinks, with their content.
+fn committed(out: &Path) -> BTreeMap<std::path::PathBuf, String> {
+    let mut files = BTreeMap::new();
+    for (name, _) in SINKS {
+        for entry in std::fs::read_dir(out.join(name)).into_iter().flatten().flatten() {
+            if entry.path().is_file() && !entry.file_name().to_string_lossy().starts_with(['.', '_']) {
+                files.insert(entry.path(), std::fs::read_to_string(entry.path()).expect("a file"));
+            }
+        }
+    }
+    files
+}
+
+/// A change that is given up at the last moment, when the sinks have been stopped for it, leaves them where they were: they go on, and what they have written
+/// stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_that_a_new_reader_comes_before_leaves_sinks_where_they_were() {
+    let out = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&settings(&[("parallelism", "2"), ("checkpoint_interval", "200 ms")]));
+    let session = server.connect().await;
+    make(&session, out.path()).await;
+    // The savepoints that the sinks begin with after a change are gone once they have checkpoints.
+    session.must(&format!("ALTER MATERIALIZED VIEW totals ALLOW NON RESTORED STATE AS {}", CHANGES[0])).await;
+    check_readers(&session, out.path(), CHANGES[0]).await;
+    until_nothing_is_left(&server, &session).await;
+    let mut present = 0;
+    let (mut refused, mut round) = (0, 0);
+    let deadline = Instant::now() + PATIENCE;
+    while refused < 3 {
+        assert!(Instant::now() < deadline, "no new reader came before a change in {round} rounds");
+        round += 1;
+        write(&session, 50_000 + 10 * round, 5).await;
+        check_readers(&session, out.path(), CHANGES[present]).await;
+        let before = committed(out.path());
+        let next = (present + 1) % CHANGES.len();
+        let altering = server.connect().await;
+        let statement = format!("ALTER MATERIALIZED VIEW totals ALLOW NON RESTORED STATE AS {}", CHANGES[next]);
+        let change = tokio::spawn(async move { altering.execute(&statement).await });
+        // It is under way when what takes the view's place can be seen.
+        while !change.is_finished() && job_names(&session).await.iter().all(|name| !name.starts_with("weir_upgrade_")) {}
+        let created = session.execute("CREATE MATERIALIZED VIEW late AS SELECT count(*) AS c FROM totals").await;
+        match change.await.expect("a change") {
+            Ok(_) => present = next,
+            Err(error) if sql_state(&error).as_deref() == Some("40001") => refused += 1,
+            Err(error) => panic!("{}", describe(&error)),
+        }
+        write(&session, 60_000 + 10 * round, 5).await;
+        check_readers(&session, out.path(), CHANGES[present]).await;
+        let failed = rows(&session, "SELECT name, state, last_error FROM weir_jobs WHERE last_error IS NOT NULL").await;
+        assert!(failed.is_empty(), "{failed:?}");
+        if present != next {
+            let after = committed(out.path());
+            let taken_back: Vec<_> = before.iter().filter(|(path, content)| after.get(*path) != Some(content)).collect();
+            assert!(taken_back.is_empty(), "a change that was given up took back {taken_back:?}");
+        }
+        match created {
+            Ok(_) => drop(session.must("DROP MATERIALIZED VIEW late").await),
+            // The view that it was to read went meanwhile.
+            Err(error) => assert_eq!(sql_state(&error).as_deref(), Some("40001"), "{}", describe(&error)),
+        }
     }
 }

@@ -218,7 +218,10 @@ impl Storage for ObjectStorage {
     }
 
     fn claim(&self, last: u64) -> Result<u64> {
-        match self.take_slot(last + 1, &[])? {
+        let taken = self.take_slot(last + 1, &[]);
+        // Who has come in between may be gone, and whoever claims looks again.
+        *self.taken_over.lock() = None;
+        match taken? {
             Committed::Durable => Ok(last + 1),
             Committed::NumberUsed => Err(Error::internal("a storage is claimed twice")),
         }

@@ -15,6 +15,7 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions,
     PutPayload, PutResult, Result as StoreResult,
 };
+use parking_lot::Mutex;
 
 use super::*;
 use crate::checkpoint::storage::{ObjectStorage, Writer};
@@ -37,6 +38,10 @@ struct Faults {
     removals_fail: AtomicBool,
     /// So many PUTs fail, and are not carried out.
     puts_fail: AtomicUsize,
+    /// A conditional PUT is held back, and its answer lost.
+    delays: AtomicBool,
+    /// What was held back arrives before the next conditional PUT.
+    delayed: Mutex<Option<(Key, PutPayload)>>,
     /// PUTs that were carried out.
     puts: AtomicUsize,
 }
@@ -59,6 +64,14 @@ impl ObjectStore for Faulty {
             return Err(failed());
         }
         let is_conditional = matches!(options.mode, PutMode::Create);
+        if is_conditional && self.faults.delays.swap(false, Ordering::SeqCst) {
+            *self.faults.delayed.lock() = Some((location.clone(), payload));
+            return Err(failed());
+        }
+        let delayed = if is_conditional { self.faults.delayed.lock().take() } else { None };
+        if let Some((location, payload)) = delayed {
+            self.inner.put_opts(&location, payload, PutMode::Create.into()).await?;
+        }
         let done = self.inner.put_opts(location, payload, options).await?;
         self.faults.puts.fetch_add(1, Ordering::SeqCst);
         if is_conditional && self.faults.answer_lost.swap(false, Ordering::SeqCst) {
@@ -275,6 +288,22 @@ fn who_slept_while_others_came_and_went_commits_nothing() {
     assert_eq!(error.code().as_str(), "55006", "{error}");
     assert_eq!(bucket.keys("manifests"), [slot(last.number)]);
     assert_eq!(bucket.open(1, 3).unwrap().1, [last]);
+}
+
+#[test]
+fn a_manifest_that_arrives_after_its_process_was_killed_is_gone_on_from() {
+    let (folder, bucket) = (folder(), Faulty::default());
+    let dir = folder.path().join("image");
+    let (killed, _) = bucket.open(1, 1).unwrap();
+    checkpoint(&killed, &dir, "aa", 10, &[("000001.sst", bytes(100, 1))]).unwrap();
+    bucket.faults.delays.store(true, Ordering::SeqCst);
+    let files = [("000001.sst", bytes(100, 1)), ("000002.sst", bytes(100, 2))];
+    assert_eq!(checkpoint(&killed, &dir, "aa", 20, &files).unwrap_err().code().as_str(), "58030");
+    let (store, found) = bucket.open(1, 2).unwrap();
+    assert_eq!(found.iter().map(|manifest| manifest.barrier).collect::<Vec<_>>(), [10, 20]);
+    fetch(&store, &found[1], &folder.path().join("restored")).unwrap();
+    checkpoint(&store, &dir, "bb", 30, &files).unwrap();
+    assert_eq!(checkpoint(&killed, &dir, "aa", 40, &files).unwrap_err().code().as_str(), "55006");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! # Invariants
 //! - A group's checkpoint enters the manifest only as a whole: all its jobs at one barrier.
 //! - A job has acknowledged when all its subtasks with state have stored their part and its roots have finished the barrier.
+//! - While a job is held at a checkpoint, its group takes no other.
 //! - A job is in one checkpoint at a time; it is in one exactly from the barrier to the durable manifest and its sinks' commits, the
 //!   failure, or its own end.
 
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weir_catalog::{Error, ObjectId, Result, SqlState};
 
-use super::{Event, Manager, PinnedCheckpoint, RETRY_PAUSE, Saving, Wanted};
+use super::{Event, Manager, RETRY_PAUSE, Saving, Wanted};
 use crate::checkpoint::snapshot::{SnapshotCost, SubtaskSnapshot, store_part};
 use crate::checkpoint::{JobCheckpoint, OperatorCheckpoint, TablesCheckpoint};
 use crate::job::build::BuildContext;
@@ -170,7 +171,8 @@ impl Manager {
         let mut together: Option<Schedule> = None;
         let mut wanted = false;
         for job in group.iter().filter_map(|id| self.jobs.get(id)) {
-            if job.checkpointing.is_some() || !self.has_room(job) {
+            // What was stopped at a checkpoint may have to go on from there, and with it what it reads.
+            if job.checkpointing.is_some() || job.held || !self.has_room(job) {
                 return None;
             }
             if job.is_live(next) {
@@ -504,17 +506,21 @@ impl Manager {
         }
     }
 
+    /// Pins the checkpoints of `jobs`, which have ended just now, and with `stop` stops all of them, or none.
     fn save(&mut self, jobs: &[ObjectId], stop: bool) -> Saving {
         let mut all = Vec::with_capacity(jobs.len());
         for id in jobs {
-            let pinned = match if stop { self.stop_at_checkpoint(*id) } else { self.pin(*id).map(Some) } {
-                Ok(pinned) => pinned.filter(PinnedCheckpoint::is_of_one_moment),
+            let pinned = match self.pin(*id) {
+                Ok(pinned) => pinned,
                 Err(error) => return Saving::Without(*id, error),
             };
-            match pinned {
-                Some(pinned) => all.push(pinned),
-                None => return Saving::Apart,
+            if !pinned.is_of_one_moment() || (stop && !self.can_stop_at(&pinned)) {
+                return Saving::Apart;
             }
+            all.push(pinned);
+        }
+        if stop {
+            all.iter_mut().for_each(|pinned| self.stop_at(pinned));
         }
         Saving::Saved(all)
     }

@@ -6,7 +6,7 @@
 //! - A connector's rows can't be read again, nor a sink's taken back, so the checkpoint of a job with one is never forgotten.
 //! - What readers have seen is remembered when a run ends, and the next run of the group shows nothing before it has come as far again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -78,21 +78,10 @@ impl Manager {
             }
             self.write_manifest_if_due();
         }
-        let mut again = Vec::new();
-        for member in group {
-            self.checkpoint_lost(member, &error);
-            let Some(job) = self.jobs.get_mut(&member) else { continue };
-            if job.state == JobState::Failed || job.held {
-                continue;
-            }
-            job.stop_tasks();
-            job.state = JobState::Restarting;
-            job.restarts += 1;
-            again.push(member);
+        for member in &group {
+            self.checkpoint_lost(*member, &error);
         }
-        for member in &again {
-            self.leave_cohort(*member);
-        }
+        let again = self.stop_group(&group);
         if !again.is_empty() {
             let pause = if stop { Duration::ZERO } else { delay * 2u32.saturating_pow(failures.saturating_sub(1).min(16) as u32) };
             let pause = pause.min(Duration::from_secs(10));
@@ -103,6 +92,25 @@ impl Manager {
             });
         }
         self.check_flushes();
+    }
+
+    /// Ends the runs of a group's jobs, but for those that are stopped or held. Returns them: they are to be started again.
+    pub(super) fn stop_group(&mut self, group: &BTreeSet<ObjectId>) -> Vec<ObjectId> {
+        let mut again = Vec::new();
+        for member in group {
+            let Some(job) = self.jobs.get_mut(member) else { continue };
+            if job.state == JobState::Failed || job.held {
+                continue;
+            }
+            job.stop_tasks();
+            job.state = JobState::Restarting;
+            job.restarts += 1;
+            again.push(*member);
+        }
+        for member in &again {
+            self.leave_cohort(*member);
+        }
+        again
     }
 
     /// Stops a job for good, with what reads it.

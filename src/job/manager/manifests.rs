@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, VecDeque};
 use weir_catalog::{Error, ObjectId, Result, SqlState};
 
 use super::checkpoints::Completed;
+use super::jobs::RunningJob;
 use super::{Event, Hold, Manager, PinnedCheckpoint, RETRY_PAUSE};
 use crate::checkpoint::{JobCheckpoint, Manifest, Pin};
 use crate::job::savepoints::remove_origin;
@@ -254,17 +255,21 @@ impl Manager {
         Ok((checkpoint, pin))
     }
 
-    /// As [`Manager::pin`], of a job whose subtasks end at once: nothing that it does after this checkpoint is shown or written. `None` where a newer one is
-    /// under way, or a sink has not committed this one. A job that has finished stays where it is.
-    pub(super) fn stop_at_checkpoint(&mut self, id: ObjectId) -> Result<Option<PinnedCheckpoint>> {
-        let mut pinned = self.pin(id)?;
-        let newest = self.manifest.jobs.get(&id).is_some_and(|checkpoint| checkpoint.barrier == pinned.checkpoint.barrier);
-        let committed =
-            pinned.checkpoint.commits().next().is_none() || self.context.build.committer.through(id) >= pinned.checkpoint.barrier;
-        let Some(job) = self.jobs.get_mut(&id) else { return Ok(None) };
-        if !newest || !committed || job.checkpointing.is_some() || !matches!(job.state, JobState::Running | JobState::Finished) {
-            return Ok(None);
-        }
+    /// Whether the job that `pinned` is of can be stopped there: nothing newer is under way, and its sink has committed.
+    pub(super) fn can_stop_at(&self, pinned: &PinnedCheckpoint) -> bool {
+        let (id, barrier) = (pinned.job.id, pinned.checkpoint.barrier);
+        let newest = self.manifest.jobs.get(&id).is_some_and(|checkpoint| checkpoint.barrier == barrier);
+        let committed = pinned.checkpoint.commits().next().is_none() || self.context.build.committer.through(id) >= barrier;
+        let stands =
+            |job: &RunningJob| job.checkpointing.is_none() && !job.held && matches!(job.state, JobState::Running | JobState::Finished);
+        newest && committed && self.jobs.get(&id).is_some_and(stands)
+    }
+
+    /// Ends the subtasks of the job that `pinned` is of at once: nothing that it does after that checkpoint is shown or written. A job that has finished stays
+    /// where it is.
+    pub(super) fn stop_at(&mut self, pinned: &mut PinnedCheckpoint) {
+        let id = pinned.job.id;
+        let Some(job) = self.jobs.get_mut(&id) else { return };
         job.stop_tasks();
         if job.state == JobState::Running {
             job.state = JobState::Restarting;
@@ -272,7 +277,29 @@ impl Manager {
         job.held = true;
         self.groups.stale = true;
         pinned.hold = Some(Hold { job: id, sender: self.sender.clone() });
-        Ok(Some(pinned))
+    }
+
+    /// A job that was stopped at a checkpoint goes on from there, and with it its group, which has no newer one: what it reads has gone on meanwhile. Of several
+    /// that are held the last one brings all of them back.
+    pub(super) fn release(&mut self, id: ObjectId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if !std::mem::take(&mut job.held) || job.state != JobState::Restarting {
+            return;
+        }
+        let group = self.group_of(id);
+        if group.iter().filter_map(|member| self.jobs.get(member)).any(|member| member.held) {
+            return;
+        }
+        let error = Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, "the job goes on from its last checkpoint");
+        for member in &group {
+            self.remember_seen(*member);
+            // One that began elsewhere, before its jobs came into this group.
+            if self.jobs.get(member).is_some_and(|job| job.checkpointing.is_some()) {
+                self.checkpoint_lost(*member, &error);
+            }
+        }
+        let again = self.stop_group(&group);
+        self.start(&again);
     }
 
     /// Tries a commit again that failed.
