@@ -167,7 +167,7 @@ impl StoredState {
         let operator = operators.get(uid).filter(|operator| !operator.states.is_empty()).ok_or_else(|| {
             let there: Vec<String> = with_state().map(|(uid, _)| format!("\"{uid}\"")).collect();
             Error::new(SqlState::UNDEFINED_OBJECT, format!("there is no operator \"{uid}\" with keyed state"))
-                .with_detail(format!("There are: {}.", there.join(", ")))
+                .with_detail(if there.is_empty() { "There is none.".into() } else { format!("There are: {}.", there.join(", ")) })
         })?;
         let found = match state {
             Some(name) => operator.states.iter().find(|state| state.name == name),

@@ -12,6 +12,7 @@ use weir_sql::binder::Binder;
 use weir_sql::graph::StreamGraph;
 use weir_sql::statement::{ColumnDefinition, DropKind, Parsed, Statement};
 
+use super::pg_catalog::quoted;
 use super::prepared::Arguments;
 use super::session::{Notice, Reply, Session};
 use crate::job::engine::NewJob;
@@ -227,7 +228,10 @@ impl Session {
                         written_as = with_query(job, query_text);
                         QueryTarget::of_job(catalog, job)?
                     }
-                    _ => QueryTarget::MaterializedView { name: name.clone(), columns: Vec::new() },
+                    _ => {
+                        written_as = Some(format!("CREATE MATERIALIZED VIEW {} AS {query_text}", quoted(name)));
+                        QueryTarget::MaterializedView { name: name.clone(), columns: Vec::new() }
+                    }
                 };
                 (name.clone(), target, query, query_text, Vec::new())
             }

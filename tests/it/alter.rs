@@ -164,6 +164,8 @@ async fn what_reads_a_changed_view_goes_on_over_it() {
         statements += reading.await.expect("a reader");
         writing.await.expect("a writer");
 
+        let shown = rows(&session, "SELECT definition FROM weir_relations WHERE name = 'totals'").await;
+        assert_eq!(shown, [[format!("CREATE MATERIALIZED VIEW totals AS {query}")]]);
         change(&session).await;
         check_readers(&session, out.path(), query).await;
         assert_eq!(job_names(&session).await.len(), before.len());

@@ -1,5 +1,6 @@
 //! SELECT: grouping, aggregates, windows, DISTINCT, and ORDER BY over what the result does not show.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
@@ -378,10 +379,19 @@ impl<'c> Grouping<'c> {
             // HAVING without aggregates: one group, of which nothing is asked.
             aggregates.push(super::subquery::count_rows());
         }
-        let calls = match order_of(plan).map_err(bind_error)? {
+        let mut calls = match order_of(plan).map_err(bind_error)? {
             Some(order) => in_order(&aggregates, &order),
             None => aggregates.clone(),
         };
+        // DataFusion leaves casts out of names: max(a) and max(CAST(a AS BIGINT)) would be one.
+        let mut names: BTreeSet<String> = keys.iter().map(|key| key.schema_name().to_string()).collect();
+        for call in &mut calls {
+            let name = call.schema_name().to_string();
+            if !names.insert(name.clone()) {
+                let other = (2..).map(|number| format!("{name} {number}")).find(|other| names.insert(other.clone()));
+                *call = std::mem::take(call).alias(other.unwrap_or_default());
+            }
+        }
         let aggregate = Aggregate::try_new(Arc::new(std::mem::take(plan)), keys.clone(), calls).map_err(bind_error)?;
         let schema = Arc::clone(&aggregate.schema);
         *plan = LogicalPlan::Aggregate(aggregate);

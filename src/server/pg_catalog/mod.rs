@@ -48,6 +48,7 @@ use weir_catalog::{Catalog, Column, Error, Result, SqlState, SqlType};
 
 use self::functions::{Context, TypeNames};
 use self::snapshot::Snapshot;
+pub(super) use self::snapshot::quoted;
 use self::tables::{BuiltIn, Relations};
 use super::session::RowStream;
 use crate::operators::error::{from_arrow, from_datafusion};

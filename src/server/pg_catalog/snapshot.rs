@@ -192,7 +192,7 @@ pub(super) fn wire_type(ty: &SqlType) -> WireType {
 }
 
 /// A name as it must be written in SQL.
-pub(super) fn quoted(name: &str) -> String {
+pub(in crate::server) fn quoted(name: &str) -> String {
     let plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     if plain { name.to_string() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
