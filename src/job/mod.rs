@@ -20,6 +20,7 @@ pub mod plan;
 pub mod savepoint_start;
 pub mod savepoints;
 pub mod settings;
+pub mod sink_change;
 pub mod status;
 pub mod storage;
 pub mod stored_state;

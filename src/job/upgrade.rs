@@ -163,8 +163,14 @@ impl StatePlan {
     }
 
     /// As [`StatePlan::new`], of a sink that is sent its whole result, whatever is kept before it.
-    pub fn of_whole_result(saved: &Savepoint, graph: &StreamGraph, catalog: &Catalog, engine: u64) -> Result<StatePlan> {
-        StatePlan::plan(saved, graph, catalog, &[], engine, true)
+    pub fn of_whole_result(
+        saved: &Savepoint,
+        graph: &StreamGraph,
+        catalog: &Catalog,
+        uids: &[(String, String)],
+        engine: u64,
+    ) -> Result<StatePlan> {
+        StatePlan::plan(saved, graph, catalog, uids, engine, true)
     }
 
     fn plan(
