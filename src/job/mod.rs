@@ -15,6 +15,7 @@ pub mod feed;
 pub mod former;
 pub mod identity;
 pub mod manager;
+mod matching;
 pub mod numbers;
 pub mod plan;
 pub mod savepoint_start;

@@ -27,6 +27,7 @@ use weir_sql::widens;
 use super::compatibility::Verdict;
 use super::conversion::{WIDER, key_conversion, rows_conversion, types};
 use super::difference::{check_columns, saved_projection};
+use super::matching::{Matches, match_operators};
 use crate::checkpoint::OperatorCheckpoint;
 use crate::checkpoint::savepoint::{SavedOperator, Savepoint};
 use crate::operators::aggregate::AggregateSpec;
@@ -34,6 +35,10 @@ use crate::sources::connector;
 use crate::state::StateSize;
 use crate::state::convert::{ColumnOrigin, Conversion, KeyConversion, StateConversion, ValueConversion};
 use crate::state::descriptor::{StateDescriptor, StateTexts};
+
+/// Why a state is not used whose operator's uid has a number.
+const NO_EQUAL: &str =
+    "several operators have this uid, and none of the others is of the same groups of the same rows: name each with /*+ uid('...') */";
 
 /// What becomes of one operator's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,8 +148,7 @@ struct Planner<'a> {
     graph: &'a StreamGraph,
     catalog: &'a Catalog,
     operators: BTreeMap<String, SavedOperator>,
-    /// By uid in the job, the uid in the savepoint.
-    saved_uid: BTreeMap<String, String>,
+    matches: Matches,
     /// Whether the savepoint is of this data folder.
     own: bool,
     /// For each node: whether all that it is computed from can be read again.
@@ -182,13 +186,13 @@ impl StatePlan {
         whole_result: bool,
     ) -> Result<StatePlan> {
         let operators = saved_operators(graph, catalog)?;
-        let saved_uid = match_uids(saved, graph, uids)?;
-        let own = saved.engine == engine;
-        let mut planner = Planner { saved, graph, catalog, operators, saved_uid, own, again: Vec::new(), whole_result };
+        let (own, matches) = (saved.engine == engine, Matches::default());
+        let mut planner = Planner { saved, graph, catalog, operators, matches, own, again: Vec::new(), whole_result };
         for node in &graph.nodes {
             let again = planner.can_be_read_again(node)?;
             planner.again.push(again);
         }
+        planner.matches = match_operators(saved, graph, &planner.operators, &planner.again, uids)?;
         planner.plan()
     }
 
@@ -214,45 +218,6 @@ impl StatePlan {
             "Give operators their former uid with /*+ uid('...') */ (FROM SAVEPOINT also takes a map of uids), or add ALLOW NON RESTORED STATE before AS.",
         ))
     }
-}
-
-/// By uid of the job, the uid of the savepoint that it takes its state from, whether it fits or not.
-fn match_uids(saved: &Savepoint, graph: &StreamGraph, uids: &[(String, String)]) -> Result<BTreeMap<String, String>> {
-    let mut matched: BTreeMap<String, String> = BTreeMap::new();
-    for (old, new) in uids {
-        if !saved.operators.contains_key(old) {
-            let there: Vec<&str> = saved.operators.keys().map(String::as_str).collect();
-            return Err(Error::new(SqlState::UNDEFINED_OBJECT, format!("the savepoint has no operator \"{old}\""))
-                .with_detail(format!("It has: {}.", there.join(", "))));
-        }
-        if graph.node_by_uid(new).is_none() {
-            let there: Vec<&str> = graph.nodes.iter().filter_map(|node| node.uid.as_deref()).collect();
-            return Err(Error::new(SqlState::UNDEFINED_OBJECT, format!("the query has no operator \"{new}\""))
-                .with_detail(format!("It has: {}.", there.join(", "))));
-        }
-        if matched.values().any(|other| other == old) || matched.insert(new.clone(), old.clone()).is_some() {
-            return Err(Error::new(SqlState::SYNTAX_ERROR, format!("\"{old}\" AS \"{new}\": a uid is named twice")));
-        }
-    }
-    for node in &graph.nodes {
-        let Some(uid) = &node.uid else { continue };
-        let is_free = |candidate: &str, matched: &BTreeMap<String, String>| {
-            saved.operators.contains_key(candidate) && !matched.values().any(|other| other == candidate)
-        };
-        if matched.contains_key(uid) {
-            continue;
-        }
-        if is_free(uid, &matched) {
-            matched.insert(uid.clone(), uid.clone());
-        } else if matches!(node.op, NodeOp::Materialize) {
-            // A view's rows are called after the view: another view's are the same, but for the name.
-            let rows = format!("{}/rows", saved.job.name);
-            if is_free(&rows, &matched) {
-                matched.insert(uid.clone(), rows);
-            }
-        }
-    }
-    Ok(matched)
 }
 
 impl Planner<'_> {
@@ -299,13 +264,14 @@ impl Planner<'_> {
     }
 
     fn saved_state(&self, node: &Node) -> Option<(&str, &SavedOperator, &OperatorCheckpoint)> {
-        let uid = self.saved_uid.get(node.uid.as_deref()?)?;
+        let uid = self.matches.saved(node.uid.as_deref()?)?;
         Some((uid, self.saved.operators.get(uid)?, self.saved.checkpoint.operators.get(uid)?))
     }
 
     fn candidate(&self, node: &Node) -> Result<Candidate> {
         let Some((saved_uid, saved, checkpoint)) = self.saved_state(node) else {
-            return Ok(Candidate::rebuilt("there is no state with this uid"));
+            let is_ambiguous = node.uid.as_deref().is_some_and(|uid| self.matches.is_ambiguous(uid));
+            return Ok(Candidate::rebuilt(if is_ambiguous { NO_EQUAL } else { "there is no state with this uid" }));
         };
         let descriptor = self.saved.job.operators.iter().find(|operator| operator.uid == saved_uid);
         let was = match descriptor.map(|descriptor| descriptor.operator.as_str()) {
@@ -568,7 +534,7 @@ impl Planner<'_> {
                 uid: uid.clone(),
                 operator: descriptor.map_or_else(String::new, |descriptor| descriptor.operator.clone()),
                 verdict: Verdict::Dropped,
-                reason: "no operator has this uid".into(),
+                reason: if self.matches.is_ambiguous(uid) { NO_EQUAL } else { "no operator has this uid" }.into(),
                 size: size_of(checkpoint),
             });
             plan.lost.push(uid.clone());

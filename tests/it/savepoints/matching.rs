@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{lines, refusal, rows, verdict, verdicts};
+use super::{check, eventually_equal, lines, refusal, rows, verdict, verdicts};
 use crate::alter::content;
 use crate::files::wait_finished;
 use crate::server::{PATIENCE, Server, Session, settings};
@@ -145,4 +145,66 @@ async fn a_sink_that_can_not_go_on_from_a_savepoint_is_refused() {
     check_sink(&session, out.path(), "picked", picked).await;
     check_sink(&session, out.path(), "since", "SELECT id, v FROM t3 WHERE id = 7").await;
     assert_eq!(lines(&out.path().join("of_bids")).len(), 920);
+}
+
+/// Operators whose derived uids are equal but for a number have their own state wherever their branches stand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn branches_that_change_places_keep_their_own_state() {
+    let server = Server::start(&settings(&[("parallelism", "2")]));
+    let session = server.connect().await;
+    session.must(SMALL_TABLES).await;
+    // Of the stream nothing comes again: what a view has is what the state had.
+    session
+        .must(
+            "CREATE TABLE stream (auction BIGINT, price BIGINT)
+                WITH (connector = 'nexmark', 'table' = 'bid', 'events.num' = '1000', 'events.rate' = '100000');
+            CREATE TABLE whole (auction BIGINT, price BIGINT) WITH (connector = 'nexmark', 'table' = 'bid', 'events.num' = '1000')",
+        )
+        .await;
+    let branch = |side: &str, from: &str, n: &str, filter: &str| {
+        format!("SELECT '{side}' AS side, auction % 3 AS a, {n} AS n FROM {from} WHERE {filter} GROUP BY auction % 3")
+    };
+    let low = |from: &str, n: &str| branch("low", from, n, "price <= 100000");
+    let high = |from: &str, n: &str| branch("high", from, n, "price > 100000");
+    let both = |from: &str| format!("{} UNION ALL {}", low(from, "count(*)"), high(from, "count(*)"));
+    session.must(&format!("CREATE MATERIALIZED VIEW v AS {}", both("stream"))).await;
+    eventually_equal(&session, "v", &both("whole")).await;
+    session.must("CREATE SAVEPOINT sp FOR v").await;
+    // Other columns behind the aggregates, so that the rows come from their state.
+    let swapped = |from: &str| format!("{} UNION ALL {}", high(from, "count(*) + 1"), low(from, "count(*) + 1"));
+    let create = format!("CREATE MATERIALIZED VIEW w FROM SAVEPOINT sp AS {}", swapped("stream"));
+    let explained = rows(&session, &format!("EXPLAIN {create}")).await;
+    let kept = explained.iter().filter(|row| row[1] == "aggregate" && row[2] == "reused").count();
+    assert_eq!(kept, 2, "{explained:?}");
+    session.must(&create).await;
+    eventually_equal(&session, "w", &swapped("whole")).await;
+    // A branch goes: the one that stays has its own state, and the other's is lost.
+    let alone = high("stream", "count(*)");
+    let (code, text) = refusal(&session, &format!("CREATE MATERIALIZED VIEW x FROM SAVEPOINT sp AS {alone}")).await;
+    assert!(code == "55000" && text.contains("uid('"), "{text}");
+    session.must(&format!("CREATE MATERIALIZED VIEW x FROM SAVEPOINT sp ALLOW NON RESTORED STATE AS {alone}")).await;
+    eventually_equal(&session, "x", &high("whole", "count(*)")).await;
+    // One of them counts other rows: it is none of those that were saved.
+    let other = format!("{} UNION ALL {}", branch("low", "stream", "count(*)", "price <= 50000"), alone);
+    let (code, text) = refusal(&session, &format!("CREATE MATERIALIZED VIEW y FROM SAVEPOINT sp AS {other}")).await;
+    assert!(code == "55000" && text.contains("uid('"), "{text}");
+    session.must(&format!("CREATE MATERIALIZED VIEW y FROM SAVEPOINT sp ALLOW NON RESTORED STATE AS {other}")).await;
+    eventually_equal(&session, "y", &high("whole", "count(*)")).await;
+    // Where all rows can be read again, nothing is lost and the answer is right.
+    let of_table = |first: &str, second: &str| {
+        format!(
+            "SELECT k, count(*) AS n FROM t WHERE {first} GROUP BY k UNION ALL SELECT k, count(*) AS n FROM t WHERE {second} GROUP BY k"
+        )
+    };
+    session.must(&format!("CREATE MATERIALIZED VIEW z AS {}; CREATE SAVEPOINT of_z FOR z", of_table("v <= 10", "v > 10"))).await;
+    for (name, first, second, kept) in [("swapped", "v > 10", "v <= 10", 2), ("changed", "v > 20", "v <= 10", 0)] {
+        let query = of_table(first, second);
+        let create = format!("CREATE MATERIALIZED VIEW {name} FROM SAVEPOINT of_z AS {query}");
+        let explained = rows(&session, &format!("EXPLAIN {create}")).await;
+        let reused = explained.iter().filter(|row| row[1] == "aggregate" && row[2] == "reused").count();
+        assert_eq!(reused, kept, "{name}: {explained:?}");
+        session.must(&create).await;
+        session.must(&format!("INSERT INTO t VALUES (1, 5), (2, {kept})")).await;
+        check(&session, name, &query).await;
+    }
 }
