@@ -130,6 +130,15 @@ fn family(node: &Node) -> &'static str {
     }
 }
 
+/// What keeps or gives the rows of `object`, as error messages call it.
+fn kind_of(object: &Object) -> String {
+    match object {
+        Object::ConnectorTable(table) => format!("a table of connector {}", table.connector),
+        Object::StoredTable(_) => "a stored table".into(),
+        object => format!("a {}", object.kind()),
+    }
+}
+
 /// What could become of an operator if it stood alone.
 struct Candidate {
     keep: Option<Kept>,
@@ -236,21 +245,38 @@ impl Planner<'_> {
         providers(self.graph, node)
     }
 
-    /// Whether the savepoint has the rows of the table or view that `node` scans; `Err`: as others than could be compared with the present ones. A connector's are
-    /// nowhere, and where it stood is another matter.
+    /// Whether the savepoint has the rows of the table or view that `node` scans, or where the connector stood; `Err`: as others than could be compared with
+    /// the present ones.
     fn saved_rows(&self, node: &Node) -> std::result::Result<bool, String> {
-        let (NodeOp::TableScan { table: id, .. } | NodeOp::ViewScan { view: id, .. }) = &node.op else { return Ok(true) };
-        let Some(present) = self.catalog.get_id(*id) else { return Ok(false) };
-        let Some(saved) = self.saved.inputs.iter().find(|input| input.object.name() == present.name()) else { return Ok(false) };
-        let (was, is) = (saved.object.columns(), present.columns());
-        let checked = match &node.op {
-            NodeOp::ViewScan { projection, .. } => saved_projection(present.name(), was, is, projection).map(|_| ()),
-            _ => check_columns(present.name(), was, is),
+        let (NodeOp::TableScan { table: id, projection }
+        | NodeOp::ViewScan { view: id, projection }
+        | NodeOp::ConnectorScan { table: id, projection }) = &node.op
+        else {
+            return Ok(true);
         };
+        let Some(present) = self.catalog.get_id(*id) else { return Ok(false) };
+        let name = present.name();
+        let Some(saved) = self.saved.inputs.iter().find(|input| input.object.name() == name) else { return Ok(false) };
+        let (was, is) = (kind_of(&saved.object), kind_of(present));
+        if was != is {
+            return Err(format!("\"{name}\" was {was} in the savepoint, and is {is}"));
+        }
+        // Where all rows are read again, nothing is lost by taking other columns for other rows.
+        let by_name = match (&saved.object, present.as_ref()) {
+            (Object::Job(_), _) => true,
+            (Object::ConnectorTable(was), Object::ConnectorTable(is)) if !self.again[node.id] => {
+                let both = connector::columns_are_named(was).and_then(|was| Ok(was && connector::columns_are_named(is)?));
+                both.map_err(|e| e.message().to_string())?
+            }
+            _ => false,
+        };
+        let (was, is) = (saved.object.columns(), present.columns());
+        let checked = if by_name { saved_projection(name, was, is, projection).map(|_| ()) } else { check_columns(name, was, is) };
         checked.map_err(|e| e.message().to_string())?;
         // What reads rows that only come has no way to take back one of another view that is not in this one.
-        if node.changelog == ChangelogMode::Append && !(self.own && saved.object.id() == *id) {
-            return Err(format!("\"{}\" is another view than in the savepoint, and its rows only come", present.name()));
+        let is_view = matches!(node.op, NodeOp::ViewScan { .. });
+        if is_view && node.changelog == ChangelogMode::Append && !(self.own && saved.object.id() == *id) {
+            return Err(format!("\"{name}\" is another view than in the savepoint, and its rows only come"));
         }
         Ok(true)
     }

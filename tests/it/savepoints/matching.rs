@@ -208,3 +208,75 @@ async fn branches_that_change_places_keep_their_own_state() {
         check(&session, name, &query).await;
     }
 }
+
+/// What the state was computed over is made again under its name as something else, or with its columns in another order: the state is not used.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn state_over_what_was_made_again_as_something_else_is_not_used() {
+    let data = tempfile::tempdir().expect("a folder");
+    std::fs::write(data.path().join("rows.csv"), "1,1,5\n2,1,6\n3,2,7\n").expect("a file");
+    let server = Server::start(&settings(&[("parallelism", "2")]));
+    let session = server.connect().await;
+    let of_files = |columns: &str| {
+        format!("CREATE TABLE fz ({columns}) WITH (connector = 'file', path = '{}', format = 'csv')", data.path().display())
+    };
+    let stored = "CREATE TABLE fz (id BIGINT, k BIGINT, v INT); INSERT INTO fz VALUES (1, 1, 5), (2, 1, 6), (4, 4, 4)".to_string();
+    let shown = "CREATE TABLE below (id BIGINT, k BIGINT, v INT); INSERT INTO below VALUES (1, 3, 5), (2, 3, 6), (5, 1, 6);
+        CREATE MATERIALIZED VIEW fz AS SELECT id, k, v FROM below"
+        .to_string();
+    let made =
+        "CREATE TABLE fz (id BIGINT, k BIGINT, v INT) WITH (connector = 'datagen', 'number-of-rows' = '10', 'rows-per-second' = '0')"
+            .to_string();
+    let (files, other_order) = (of_files("id BIGINT, k BIGINT, v INT"), of_files("k BIGINT, id BIGINT, v INT"));
+    let query = "SELECT k, count(*) AS c FROM fz GROUP BY k";
+    for (at, (before, now, reason)) in [
+        (&files, &other_order, "other columns"),
+        (&stored, &files, "computed from other rows"),
+        (&files, &stored, "computed from other rows"),
+        (&stored, &shown, "and is a materialized view"),
+        (&shown, &stored, "was a materialized view in the savepoint"),
+        (&files, &made, "computed from other rows"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        session.must(before).await;
+        session.must(&format!("CREATE MATERIALIZED VIEW v AS {query}")).await;
+        eventually_equal(&session, "v", query).await;
+        session.must(&format!("CREATE SAVEPOINT s{at} FOR v; DROP MATERIALIZED VIEW v")).await;
+        let drop = |made: &str| {
+            let view = made.contains("MATERIALIZED VIEW fz");
+            if view { "DROP MATERIALIZED VIEW fz; DROP TABLE below" } else { "DROP TABLE fz" }
+        };
+        session.must(drop(before)).await;
+        session.must(now).await;
+        let create = format!("CREATE MATERIALIZED VIEW v FROM SAVEPOINT s{at} AS {query}");
+        let explained = rows(&session, &format!("EXPLAIN {create}")).await;
+        assert!(explained.iter().all(|row| row[2] == "rebuilt"), "{before} to {now}: {explained:?}");
+        assert!(explained.iter().any(|row| row[3].contains(reason)), "{reason}: {explained:?}");
+        session.must(&create).await;
+        eventually_equal(&session, "v", query).await;
+        session.must("DROP MATERIALIZED VIEW v").await;
+        session.must(drop(now)).await;
+    }
+    // Of a stream that can't be read again the columns are found by name: the state is kept. That of another connector is lost.
+    let bids = "WITH (connector = 'nexmark', 'table' = 'bid', 'events.num' = '1000'";
+    let query = |from: &str| format!("SELECT auction % 3 AS a, count(*) AS n FROM {from} GROUP BY auction % 3");
+    session
+        .must(&format!(
+            "CREATE TABLE whole (auction BIGINT) {bids}); CREATE TABLE bid (auction BIGINT, price BIGINT) {bids}, 'events.rate' = '100000');
+            CREATE MATERIALIZED VIEW v AS {}",
+            query("bid")
+        ))
+        .await;
+    eventually_equal(&session, "v", &query("whole")).await;
+    session.must("CREATE SAVEPOINT of_bid FOR v; DROP MATERIALIZED VIEW v; DROP TABLE bid").await;
+    session.must(&format!("CREATE TABLE bid (price BIGINT, bidder BIGINT, auction BIGINT) {bids}, 'events.rate' = '100000')")).await;
+    let create = format!("CREATE MATERIALIZED VIEW v FROM SAVEPOINT of_bid AS {}", query("bid"));
+    assert!(verdicts(&session, &format!("EXPLAIN {create}")).await.iter().all(|(_, verdict)| verdict == "reused"));
+    session.must(&create).await;
+    eventually_equal(&session, "v", &query("whole")).await;
+    session.must("DROP MATERIALIZED VIEW v; DROP TABLE bid").await;
+    session.must("CREATE TABLE bid (auction BIGINT, price BIGINT) WITH (connector = 'datagen', 'number-of-rows' = '10')").await;
+    let (code, text) = refusal(&session, &create).await;
+    assert!(code == "55000" && text.contains("is a table of connector datagen"), "{text}");
+}
