@@ -53,6 +53,12 @@ pub struct Savepoint {
     pub checkpoint: JobCheckpoint,
     /// Of each operator with a uid what its rows were computed from.
     pub operators: BTreeMap<String, SavedOperator>,
+    /// What the job's result was computed from; `None` where it was written by a weir that did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Derivation>,
+    /// Whether the job ended with it: it has all that the job has ever written.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ends_job: bool,
     /// What the job read.
     pub inputs: Vec<SavedInput>,
     /// The stored tables, where the job read one; at the commit of `checkpoint`.

@@ -11,17 +11,15 @@ use weir_catalog::{Catalog, Error, JobKind, Object, ObjectId, Result};
 use weir_sql::graph::{Node, NodeId, NodeOp, StreamGraph};
 
 use super::build::BuildContext;
-use super::compatibility::Verdict;
 use super::difference::{saved_layout, saved_projection};
 use super::plan::plan_job;
 use super::savepoint_start::SavepointStart;
-use super::upgrade::{StatePlan, StateVerdict, aggregate_spec, providers};
+use super::upgrade::{aggregate_spec, providers};
 use crate::checkpoint::{Part, Savepoint};
 use crate::log::layout::{TableLayout, stored_range};
 use crate::operators::error::from_arrow;
 use crate::operators::materialize::RowReader;
 use crate::operators::{Aggregate, Calc, Operator, Output, Unnest};
-use crate::sources::connector;
 use crate::state::scratch::{ScratchBackend, ScratchFolder};
 use crate::state::{EncodedRows, StateBackend};
 use crate::stream::{Barrier, Batch, KeyGroupRange};
@@ -29,66 +27,17 @@ use crate::stream::{Barrier, Batch, KeyGroupRange};
 /// How many rows are read at a time.
 const BATCH_ROWS: usize = 8192;
 
-/// What becomes of a sink whose query changes.
-#[derive(Debug)]
-pub struct SinkChange {
-    pub plan: StatePlan,
-    /// Whether its result is another one than before: then the difference is written first.
-    pub other_result: bool,
-    /// Whether rows may have to be taken back for that.
-    pub takes_back: bool,
-}
-
-impl SinkChange {
-    /// What a sink of the job that `saved` is of, which had the plan `former` over `before`, takes over with the plan `graph` over `catalog`.
-    ///
-    /// Errors with `0A000` where it can't be told what it has written.
-    pub fn new(
-        saved: &Savepoint,
-        (former, before): (&StreamGraph, &Catalog),
-        (graph, catalog): (&StreamGraph, &Catalog),
-        engine: u64,
-    ) -> Result<SinkChange> {
-        if weir_sql::result_derivation(former, before)? == weir_sql::result_derivation(graph, catalog)? {
-            let plan = StatePlan::new(saved, graph, catalog, &[], engine)?;
-            if goes_on(&plan, graph) {
-                return Ok(SinkChange { plan, other_result: false, takes_back: false });
-            }
-        }
-        let takes_back = takes_back(former, before)?;
-        Ok(SinkChange { plan: StatePlan::of_whole_result(saved, graph, catalog, engine)?, other_result: true, takes_back })
-    }
-}
-
-/// Whether a sink with the plan `graph`, whose result has not changed, can be sent what has changed since alone.
-fn goes_on(plan: &StatePlan, graph: &StreamGraph) -> bool {
-    let is_kept = |verdict: &StateVerdict| matches!(verdict.verdict, Verdict::Reused | Verdict::Converted);
-    let mut scans = graph.nodes.iter().filter(|node| matches!(node.op, NodeOp::TableScan { .. } | NodeOp::ViewScan { .. }));
-    plan.verdicts.iter().all(is_kept) && scans.all(|node| plan.since.contains(&node.id))
-}
-
-/// Whether the result of `graph` has rows that can be told from a savepoint. What came from a stream without an aggregate stays as it was written; of what could be
-/// read again it would have to go, and can't be told: `0A000`.
-fn takes_back(graph: &StreamGraph, catalog: &Catalog) -> Result<bool> {
-    let mut takes_back = false;
-    for provider in providers(graph, graph.root()) {
-        let NodeOp::ConnectorScan { table, .. } = &graph.nodes[provider].op else {
-            takes_back = true;
-            continue;
-        };
-        if let Some(Object::ConnectorTable(table)) = catalog.get_id(*table).map(AsRef::as_ref)
-            && connector::can_be_read_again(table)?
-        {
-            return Err(Error::unsupported(format!("what was written of the rows of \"{}\" is kept nowhere", table.name)));
-        }
-    }
-    Ok(takes_back)
-}
-
-/// The plan of the job that `saved` is of, over what it read then.
-pub fn former_graph(saved: &Savepoint, catalog: &Catalog) -> Result<StreamGraph> {
+/// The plan of the job that `saved` is of, and what it was made over: a catalog with what it read as it was then.
+///
+/// Errors with `0A000` where it named views that are not what they were.
+pub fn former_plan(saved: &Savepoint, catalog: &Catalog) -> Result<(StreamGraph, Catalog)> {
     let then = saved.inputs.iter().fold(catalog.clone(), |catalog, input| catalog.with(input.object.clone()));
-    plan_job(&then, &saved.job)
+    let graph = plan_job(&then, &saved.job)?;
+    // Views are in its query, and the savepoint has no text of them.
+    if !saved.job.macros.is_empty() && saved.result != Some(weir_sql::result_derivation(&graph, &then)?) {
+        return Err(Error::unsupported("the query in the savepoint names views that may have changed since"));
+    }
+    Ok((graph, then))
 }
 
 /// The former result, as far as one subtask takes it back.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weir_catalog::{Catalog, JobOrigin, Result};
 use weir_sql::graph::{NodeOp, StreamGraph};
 
-use super::former::former_graph;
+use super::former::former_plan;
 use super::upgrade::StatePlan;
 use crate::checkpoint::{JobCheckpoint, OperatorCheckpoint, Place, Places, Savepoint};
 use crate::sources::splits::SplitPortion;
@@ -28,11 +28,11 @@ impl SavepointStart {
         let place = Place::recorded(&origin.savepoint)?;
         let saved = places.read(&place)?;
         let plan = if origin.other_result {
-            StatePlan::of_whole_result(&saved, graph, catalog, engine)?
+            StatePlan::of_whole_result(&saved, graph, catalog, &origin.uids, engine)?
         } else {
             StatePlan::new(&saved, graph, catalog, &origin.uids, engine)?
         };
-        let former = if origin.other_result { Some(former_graph(&saved, catalog)?) } else { None };
+        let former = if origin.other_result { Some(former_plan(&saved, catalog)?.0) } else { None };
         plan.check_allowed(origin.allow_non_restored_state)?;
         let checkpoint = kept_checkpoint(places, &place, &saved, &plan, graph)?;
         Ok(SavepointStart { place, saved, plan, checkpoint, former })

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use weir_catalog::{Catalog, Error, Job, Object, ObjectId, Result, SqlState};
+use weir_catalog::{Catalog, Error, Job, JobKind, JobOrigin, Object, ObjectId, Result, SqlState};
 use weir_sql::graph::StreamGraph;
 
 use super::Engine;
 use super::engine::shutting_down;
-use super::former::SinkChange;
 use super::manager::{Event, Hold, PinnedCheckpoint, Saving};
+use super::sink_change::SinkChange;
 use super::status::JobState;
 use super::upgrade::{StatePlan, saved_operators};
 use crate::checkpoint::savepoint::{SavedInput, Savepoints, Unsettled, folder};
@@ -75,7 +75,8 @@ impl Engine {
         self.check_name_is_free(name).await?;
         let mut pinned = self.checkpoint_to_save(job.id, true).await?;
         let mut stopped = Stopped { _hold: pinned.hold.take(), saved: None, ending: None };
-        let savepoint = savepoint_of(name, self.engine_id, self.clock().now_us(), &pinned, &self.catalog())?;
+        let mut savepoint = savepoint_of(name, self.engine_id, self.clock().now_us(), &pinned, &self.catalog())?;
+        savepoint.ends_job = true;
         let (savepoints, store, job) = (self.savepoints.clone(), self.store.clone(), job.id);
         let writing = tokio::task::spawn_blocking(move || {
             let result = savepoints.write_of_ending(&store, &savepoint, place.as_ref(), job);
@@ -260,9 +261,15 @@ impl Engine {
         self.savepoints.remove(name)
     }
 
-    /// What a job with the plan `graph` would take over of the savepoint in `place`. Waits for disk.
-    pub fn plan_state(&self, catalog: &Catalog, place: &Place, graph: &StreamGraph, uids: &[(String, String)]) -> Result<StatePlan> {
-        StatePlan::new(&self.read_savepoint(place)?, graph, catalog, uids, self.engine_id)
+    /// What `job` with the plan `graph` would take over of the savepoint of `origin`, and whether it is a sink that had another result. Waits for disk. Errors
+    /// also as [`SinkChange::from_savepoint`].
+    pub fn plan_state(&self, catalog: &Catalog, job: &Job, origin: &JobOrigin, graph: &StreamGraph) -> Result<(StatePlan, bool)> {
+        let saved = self.read_savepoint(&Place::recorded(&origin.savepoint)?)?;
+        if matches!(job.kind, JobKind::MaterializedView { .. }) {
+            return Ok((StatePlan::new(&saved, graph, catalog, &origin.uids, self.engine_id)?, false));
+        }
+        let change = SinkChange::from_savepoint(&saved, job, (graph, catalog), &origin.uids, self.engine_id)?;
+        Ok((change.plan, change.other_result))
     }
 
     /// What a job with the plan `graph` over `catalog` would take over of the running job that `pinned` is of.
@@ -440,6 +447,8 @@ fn savepoint_of(name: &str, engine: u64, created_us: i64, pinned: &PinnedCheckpo
         job: pinned.job.as_ref().clone(),
         checkpoint,
         operators: saved_operators(&pinned.graph, catalog)?,
+        result: Some(weir_sql::result_derivation(&pinned.graph, catalog)?),
+        ends_job: false,
         inputs,
         tables: pinned.tables.clone().filter(|_| pinned.reads_tables()),
     })

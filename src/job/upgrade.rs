@@ -27,6 +27,7 @@ use weir_sql::widens;
 use super::compatibility::Verdict;
 use super::conversion::{WIDER, key_conversion, rows_conversion, types};
 use super::difference::{check_columns, saved_projection};
+use super::matching::{Matches, match_operators};
 use crate::checkpoint::OperatorCheckpoint;
 use crate::checkpoint::savepoint::{SavedOperator, Savepoint};
 use crate::operators::aggregate::AggregateSpec;
@@ -34,6 +35,10 @@ use crate::sources::connector;
 use crate::state::StateSize;
 use crate::state::convert::{ColumnOrigin, Conversion, KeyConversion, StateConversion, ValueConversion};
 use crate::state::descriptor::{StateDescriptor, StateTexts};
+
+/// Why a state is not used whose operator's uid has a number.
+const NO_EQUAL: &str =
+    "several operators have this uid, and none of the others is of the same groups of the same rows: name each with /*+ uid('...') */";
 
 /// What becomes of one operator's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +130,15 @@ fn family(node: &Node) -> &'static str {
     }
 }
 
+/// What keeps or gives the rows of `object`, as error messages call it.
+fn kind_of(object: &Object) -> String {
+    match object {
+        Object::ConnectorTable(table) => format!("a table of connector {}", table.connector),
+        Object::StoredTable(_) => "a stored table".into(),
+        object => format!("a {}", object.kind()),
+    }
+}
+
 /// What could become of an operator if it stood alone.
 struct Candidate {
     keep: Option<Kept>,
@@ -143,8 +157,7 @@ struct Planner<'a> {
     graph: &'a StreamGraph,
     catalog: &'a Catalog,
     operators: BTreeMap<String, SavedOperator>,
-    /// By uid in the job, the uid in the savepoint.
-    saved_uid: BTreeMap<String, String>,
+    matches: Matches,
     /// Whether the savepoint is of this data folder.
     own: bool,
     /// For each node: whether all that it is computed from can be read again.
@@ -163,8 +176,14 @@ impl StatePlan {
     }
 
     /// As [`StatePlan::new`], of a sink that is sent its whole result, whatever is kept before it.
-    pub fn of_whole_result(saved: &Savepoint, graph: &StreamGraph, catalog: &Catalog, engine: u64) -> Result<StatePlan> {
-        StatePlan::plan(saved, graph, catalog, &[], engine, true)
+    pub fn of_whole_result(
+        saved: &Savepoint,
+        graph: &StreamGraph,
+        catalog: &Catalog,
+        uids: &[(String, String)],
+        engine: u64,
+    ) -> Result<StatePlan> {
+        StatePlan::plan(saved, graph, catalog, uids, engine, true)
     }
 
     fn plan(
@@ -176,13 +195,13 @@ impl StatePlan {
         whole_result: bool,
     ) -> Result<StatePlan> {
         let operators = saved_operators(graph, catalog)?;
-        let saved_uid = match_uids(saved, graph, uids)?;
-        let own = saved.engine == engine;
-        let mut planner = Planner { saved, graph, catalog, operators, saved_uid, own, again: Vec::new(), whole_result };
+        let (own, matches) = (saved.engine == engine, Matches::default());
+        let mut planner = Planner { saved, graph, catalog, operators, matches, own, again: Vec::new(), whole_result };
         for node in &graph.nodes {
             let again = planner.can_be_read_again(node)?;
             planner.again.push(again);
         }
+        planner.matches = match_operators(saved, graph, &planner.operators, &planner.again, uids)?;
         planner.plan()
     }
 
@@ -210,45 +229,6 @@ impl StatePlan {
     }
 }
 
-/// By uid of the job, the uid of the savepoint that it takes its state from, whether it fits or not.
-fn match_uids(saved: &Savepoint, graph: &StreamGraph, uids: &[(String, String)]) -> Result<BTreeMap<String, String>> {
-    let mut matched: BTreeMap<String, String> = BTreeMap::new();
-    for (old, new) in uids {
-        if !saved.operators.contains_key(old) {
-            let there: Vec<&str> = saved.operators.keys().map(String::as_str).collect();
-            return Err(Error::new(SqlState::UNDEFINED_OBJECT, format!("the savepoint has no operator \"{old}\""))
-                .with_detail(format!("It has: {}.", there.join(", "))));
-        }
-        if graph.node_by_uid(new).is_none() {
-            let there: Vec<&str> = graph.nodes.iter().filter_map(|node| node.uid.as_deref()).collect();
-            return Err(Error::new(SqlState::UNDEFINED_OBJECT, format!("the query has no operator \"{new}\""))
-                .with_detail(format!("It has: {}.", there.join(", "))));
-        }
-        if matched.values().any(|other| other == old) || matched.insert(new.clone(), old.clone()).is_some() {
-            return Err(Error::new(SqlState::SYNTAX_ERROR, format!("\"{old}\" AS \"{new}\": a uid is named twice")));
-        }
-    }
-    for node in &graph.nodes {
-        let Some(uid) = &node.uid else { continue };
-        let is_free = |candidate: &str, matched: &BTreeMap<String, String>| {
-            saved.operators.contains_key(candidate) && !matched.values().any(|other| other == candidate)
-        };
-        if matched.contains_key(uid) {
-            continue;
-        }
-        if is_free(uid, &matched) {
-            matched.insert(uid.clone(), uid.clone());
-        } else if matches!(node.op, NodeOp::Materialize) {
-            // A view's rows are called after the view: another view's are the same, but for the name.
-            let rows = format!("{}/rows", saved.job.name);
-            if is_free(&rows, &matched) {
-                matched.insert(uid.clone(), rows);
-            }
-        }
-    }
-    Ok(matched)
-}
-
 impl Planner<'_> {
     fn can_be_read_again(&self, node: &Node) -> Result<bool> {
         Ok(match &node.op {
@@ -265,21 +245,38 @@ impl Planner<'_> {
         providers(self.graph, node)
     }
 
-    /// Whether the savepoint has the rows of the table or view that `node` scans; `Err`: as others than could be compared with the present ones. A connector's are
-    /// nowhere, and where it stood is another matter.
+    /// Whether the savepoint has the rows of the table or view that `node` scans, or where the connector stood; `Err`: as others than could be compared with
+    /// the present ones.
     fn saved_rows(&self, node: &Node) -> std::result::Result<bool, String> {
-        let (NodeOp::TableScan { table: id, .. } | NodeOp::ViewScan { view: id, .. }) = &node.op else { return Ok(true) };
-        let Some(present) = self.catalog.get_id(*id) else { return Ok(false) };
-        let Some(saved) = self.saved.inputs.iter().find(|input| input.object.name() == present.name()) else { return Ok(false) };
-        let (was, is) = (saved.object.columns(), present.columns());
-        let checked = match &node.op {
-            NodeOp::ViewScan { projection, .. } => saved_projection(present.name(), was, is, projection).map(|_| ()),
-            _ => check_columns(present.name(), was, is),
+        let (NodeOp::TableScan { table: id, projection }
+        | NodeOp::ViewScan { view: id, projection }
+        | NodeOp::ConnectorScan { table: id, projection }) = &node.op
+        else {
+            return Ok(true);
         };
+        let Some(present) = self.catalog.get_id(*id) else { return Ok(false) };
+        let name = present.name();
+        let Some(saved) = self.saved.inputs.iter().find(|input| input.object.name() == name) else { return Ok(false) };
+        let (was, is) = (kind_of(&saved.object), kind_of(present));
+        if was != is {
+            return Err(format!("\"{name}\" was {was} in the savepoint, and is {is}"));
+        }
+        // Where all rows are read again, nothing is lost by taking other columns for other rows.
+        let by_name = match (&saved.object, present.as_ref()) {
+            (Object::Job(_), _) => true,
+            (Object::ConnectorTable(was), Object::ConnectorTable(is)) if !self.again[node.id] => {
+                let both = connector::columns_are_named(was).and_then(|was| Ok(was && connector::columns_are_named(is)?));
+                both.map_err(|e| e.message().to_string())?
+            }
+            _ => false,
+        };
+        let (was, is) = (saved.object.columns(), present.columns());
+        let checked = if by_name { saved_projection(name, was, is, projection).map(|_| ()) } else { check_columns(name, was, is) };
         checked.map_err(|e| e.message().to_string())?;
         // What reads rows that only come has no way to take back one of another view that is not in this one.
-        if node.changelog == ChangelogMode::Append && !(self.own && saved.object.id() == *id) {
-            return Err(format!("\"{}\" is another view than in the savepoint, and its rows only come", present.name()));
+        let is_view = matches!(node.op, NodeOp::ViewScan { .. });
+        if is_view && node.changelog == ChangelogMode::Append && !(self.own && saved.object.id() == *id) {
+            return Err(format!("\"{name}\" is another view than in the savepoint, and its rows only come"));
         }
         Ok(true)
     }
@@ -293,13 +290,14 @@ impl Planner<'_> {
     }
 
     fn saved_state(&self, node: &Node) -> Option<(&str, &SavedOperator, &OperatorCheckpoint)> {
-        let uid = self.saved_uid.get(node.uid.as_deref()?)?;
+        let uid = self.matches.saved(node.uid.as_deref()?)?;
         Some((uid, self.saved.operators.get(uid)?, self.saved.checkpoint.operators.get(uid)?))
     }
 
     fn candidate(&self, node: &Node) -> Result<Candidate> {
         let Some((saved_uid, saved, checkpoint)) = self.saved_state(node) else {
-            return Ok(Candidate::rebuilt("there is no state with this uid"));
+            let is_ambiguous = node.uid.as_deref().is_some_and(|uid| self.matches.is_ambiguous(uid));
+            return Ok(Candidate::rebuilt(if is_ambiguous { NO_EQUAL } else { "there is no state with this uid" }));
         };
         let descriptor = self.saved.job.operators.iter().find(|operator| operator.uid == saved_uid);
         let was = match descriptor.map(|descriptor| descriptor.operator.as_str()) {
@@ -562,7 +560,7 @@ impl Planner<'_> {
                 uid: uid.clone(),
                 operator: descriptor.map_or_else(String::new, |descriptor| descriptor.operator.clone()),
                 verdict: Verdict::Dropped,
-                reason: "no operator has this uid".into(),
+                reason: if self.matches.is_ambiguous(uid) { NO_EQUAL } else { "no operator has this uid" }.into(),
                 size: size_of(checkpoint),
             });
             plan.lost.push(uid.clone());

@@ -334,7 +334,7 @@ impl Session {
                 ..successor.job.clone()
             };
             let new = NewJob { job: Arc::new(hidden.clone()), graph: successor.graph.clone(), catalog: Arc::new(planned_over.clone()) };
-            if let Some(plan) = self.plan_origin(&upgrade.after, &new).await? {
+            if let Some((plan, _)) = self.plan_origin(&upgrade.after, &new).await? {
                 plan.check_allowed(allow_non_restored_state)?;
             }
             let hidden = Object::Job(hidden);

@@ -9,10 +9,7 @@ use weir_catalog::{Catalog, Column, Error, Job, Object, Result, SqlState};
 use weir_sql::graph::StreamGraph;
 
 use super::session::Session;
-use crate::job::compatibility::Verdict;
-use crate::job::former::SinkChange;
-use crate::job::upgrade::StateVerdict;
-use crate::state::StateSize;
+use crate::job::sink_change::{SinkChange, sink_verdict};
 
 /// What a sink that takes another query begins with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,21 +63,7 @@ impl Session {
                 &format!("Rows that it has written may be none of the present result, and it cannot take rows back: {}.", why.message()),
             ));
         }
-        let (verdict, reason) = match (change.other_result, change.takes_back) {
-            (false, _) => (Verdict::Reused, ""),
-            (true, true) => (Verdict::Converted, "what leads from all that it has written to its present result is written first"),
-            (true, false) => {
-                (Verdict::Converted, "what it has written of streams stays, and rows from now on are those of the present query")
-            }
-        };
-        let uid = format!("{}/sink", former.name);
-        change.plan.verdicts.push(StateVerdict {
-            uid,
-            operator: "sink".into(),
-            verdict,
-            reason: reason.into(),
-            size: StateSize::default(),
-        });
+        change.plan.verdicts.push(sink_verdict(former, change.other_result, change.takes_back));
         Ok(change)
     }
 }

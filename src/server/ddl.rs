@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weir_catalog::object::without_secrets;
 use weir_catalog::{
-    Catalog, CatalogChange, Column, ConnectorTable, Error, Job, JobKind, Object, ObjectId, Result, SqlState, StoredTable, View,
+    Catalog, CatalogChange, Column, ConnectorTable, Error, Job, JobKind, JobOrigin, Object, ObjectId, Result, SqlState, StoredTable, View,
 };
 use weir_sql::QueryTarget;
 use weir_sql::binder::Binder;
@@ -93,8 +93,12 @@ impl Session {
         if let Some(new) = &mut planned.new_job {
             self.engine.check_inputs_run(&new.job.inputs).await?;
             new.catalog = catalog.clone();
-            if let (Some(plan), Some(origin)) = (self.plan_origin(catalog, new).await?, &new.job.origin) {
+            if let (Some((plan, other_result)), Some(origin)) = (self.plan_origin(catalog, new).await?, &new.job.origin) {
                 plan.check_allowed(origin.allow_non_restored_state)?;
+                let origin = Some(JobOrigin { other_result, ..origin.clone() });
+                let job = Job { origin, ..new.job.as_ref().clone() };
+                planned.changes = vec![CatalogChange::Create(Object::Job(job.clone()))];
+                new.job = Arc::new(job);
             }
         }
         Ok(planned)

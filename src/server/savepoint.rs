@@ -192,12 +192,11 @@ impl Session {
         }))
     }
 
-    /// What a job that begins with a savepoint takes over of it; `None` for any other. Waits for disk.
-    pub(super) async fn plan_origin(&self, catalog: &Arc<Catalog>, new: &NewJob) -> Result<Option<StatePlan>> {
+    /// What a job that begins with a savepoint takes over of it, and whether it is a sink that had another result; `None` for any other. Waits for disk.
+    pub(super) async fn plan_origin(&self, catalog: &Arc<Catalog>, new: &NewJob) -> Result<Option<(StatePlan, bool)>> {
         let Some(origin) = new.job.origin.clone() else { return Ok(None) };
-        let (engine, catalog, graph) = (self.engine.clone(), catalog.clone(), new.graph.clone());
-        let planned =
-            tokio::task::spawn_blocking(move || engine.plan_state(&catalog, &Place::recorded(&origin.savepoint)?, &graph, &origin.uids));
+        let (engine, catalog, job, graph) = (self.engine.clone(), catalog.clone(), new.job.clone(), new.graph.clone());
+        let planned = tokio::task::spawn_blocking(move || engine.plan_state(&catalog, &job, &origin, &graph));
         planned.await.map_err(|_| Error::internal("reading a savepoint panicked"))?.map(Some)
     }
 
@@ -210,8 +209,8 @@ impl Session {
                 let over = catalog.clone();
                 let (job, graph) = self.planned(inner, move |session, inner| session.plan_job(&over, inner)).await?;
                 let new = NewJob { job: Arc::new(job), graph: Arc::new(graph), catalog: catalog.clone() };
-                let plan =
-                    self.plan_origin(&catalog, &new).await?.ok_or_else(|| Error::internal("a job has no savepoint to begin with"))?;
+                let planned = self.plan_origin(&catalog, &new).await?;
+                let (plan, _) = planned.ok_or_else(|| Error::internal("a job has no savepoint to begin with"))?;
                 vec![(new.job.name.clone(), plan)]
             }
         };

@@ -8,6 +8,7 @@ use super::file::{BadRecords, FileConfig, FileSource};
 use super::nexmark::{NexmarkConfig, NexmarkSource};
 use super::socket::{SocketConfig, SocketSource};
 use super::{Source, SourceContext, SourceEvent, SplitState, Splits};
+use crate::formats::Format;
 use crate::seams::spawn::in_place;
 use crate::stream::Batch;
 
@@ -140,6 +141,16 @@ pub fn can_be_read_again(table: &ConnectorTable) -> Result<bool> {
         "nexmark" => NexmarkConfig::parse(&table.options).map(|config| config.bounded() && !config.is_paced()),
         "datagen" => DatagenConfig::parse(&table.options, &table.columns).map(|config| config.rows().is_some() && !config.is_paced()),
         "file" => Ok(true),
+        _ => Ok(false),
+    }
+}
+
+/// Whether the columns of a table are found by their names: in whatever order they are declared, and with whichever others, their values are the same.
+pub fn columns_are_named(table: &ConnectorTable) -> Result<bool> {
+    match table.connector.as_str() {
+        "nexmark" => Ok(true),
+        "file" => FileConfig::parse(&table.options).map(|config| !matches!(config.format.format, Format::Csv { .. })),
+        "socket" => SocketConfig::parse(&table.options).map(|config| !matches!(config.format.format, Format::Csv { .. })),
         _ => Ok(false),
     }
 }

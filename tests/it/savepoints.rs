@@ -8,6 +8,8 @@ use crate::random::generator::{Case, Step};
 use crate::run;
 use crate::server::{PATIENCE, Server, Session, describe, settings, sql_state};
 
+mod matching;
+
 pub async fn rows(session: &Session, sql: &str) -> Vec<Vec<String>> {
     let rows = session.text_rows(sql).await.unwrap_or_else(|e| panic!("{sql}\n{}", describe(&e)));
     let mut rows: Vec<Vec<String>> =
