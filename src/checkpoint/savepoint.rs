@@ -27,7 +27,7 @@ mod named;
 mod objects;
 mod place;
 
-pub use named::{Savepoints, Unsettled};
+pub use named::{Reserved, Savepoints, Unsettled};
 pub use place::{Place, Places, absolute};
 
 /// The highest format that this weir writes. It reads this and every older one. 2 has nested columns (`Object::has_nested_columns`), 3 splits of objects in an
@@ -127,6 +127,12 @@ fn none_in(place: impl Display, half: bool) -> Error {
 
 fn exists_in(place: impl Display) -> Error {
     Error::new(SqlState::DUPLICATE_OBJECT, format!("there is a savepoint in \"{place}\""))
+}
+
+/// `55006`: somebody makes a savepoint in `place`, or removes one.
+fn in_use(place: impl Display) -> Error {
+    Error::new(SqlState::OBJECT_IN_USE, format!("a savepoint in \"{place}\" is being made or removed"))
+        .with_hint("Name another place, or try again when that is done.")
 }
 
 /// `XX001`: a file of the savepoint in `place` is not there.

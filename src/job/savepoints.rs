@@ -14,7 +14,7 @@ use super::former::SinkChange;
 use super::manager::{Event, Hold, PinnedCheckpoint, Saving};
 use super::status::JobState;
 use super::upgrade::{StatePlan, saved_operators};
-use crate::checkpoint::savepoint::{SavedInput, Savepoints, Unsettled, folder};
+use crate::checkpoint::savepoint::{Reserved, SavedInput, Savepoints, Unsettled, folder};
 use crate::checkpoint::{Place, Places, Savepoint};
 use crate::seams::files::FilesRef;
 use crate::seams::spawn::{JoinHandle, Spawner};
@@ -44,25 +44,25 @@ pub struct SavepointSummary {
 impl Engine {
     /// Makes the savepoint `name` of `job` as of a barrier that covers everything committed before the call; in `place` where that is given.
     ///
-    /// Errors: `42710` where there is one of this name, `55000` where the job has no state that could be saved.
+    /// Errors: `42710` where there is one of this name, `55006` where another is being made in `place`, `55000` where the job has no state that could be saved.
     pub async fn create_savepoint(&self, name: &str, job: &Arc<Job>, place: Option<Place>) -> Result<()> {
-        self.check_name_is_free(name).await?;
+        let reserved = self.reserve_savepoint(name, place).await?;
         let pinned = self.checkpoint_to_save(job.id, false).await?;
-        self.write_savepoint(name, pinned, place).await
+        self.write_savepoint(name, pinned, reserved).await
     }
 
-    async fn check_name_is_free(&self, name: &str) -> Result<()> {
+    async fn reserve_savepoint(&self, name: &str, place: Option<Place>) -> Result<Reserved> {
         let (savepoints, name) = (self.savepoints.clone(), name.to_string());
-        let checked = tokio::task::spawn_blocking(move || savepoints.check_name_is_free(&name));
-        checked.await.map_err(|_| Error::internal("looking for a savepoint panicked"))?
+        let reserved = tokio::task::spawn_blocking(move || savepoints.reserve(&name, place.as_ref()));
+        reserved.await.map_err(|_| Error::internal("looking for a savepoint panicked"))?
     }
 
-    async fn write_savepoint(&self, name: &str, pinned: PinnedCheckpoint, place: Option<Place>) -> Result<()> {
+    async fn write_savepoint(&self, name: &str, pinned: PinnedCheckpoint, reserved: Reserved) -> Result<()> {
         let catalog = self.catalog();
         let savepoint = savepoint_of(name, self.engine_id, self.clock().now_us(), &pinned, &catalog)?;
         let (savepoints, store) = (self.savepoints.clone(), self.store.clone());
         let written = tokio::task::spawn_blocking(move || {
-            let result = savepoints.write(&store, &savepoint, place.as_ref());
+            let result = savepoints.write(&store, &savepoint, &reserved);
             drop(pinned);
             result
         });
@@ -72,13 +72,13 @@ impl Engine {
     /// As [`Engine::create_savepoint`], and ends the job: nothing that it did after the savepoint's barrier was shown to anybody or written to its sink. It is
     /// for the caller to drop it, and to say so; otherwise it goes on from there, and there is no savepoint.
     pub async fn stop_with_savepoint(self: &Arc<Self>, name: &str, job: &Arc<Job>, place: Option<Place>) -> Result<Stopped> {
-        self.check_name_is_free(name).await?;
+        let reserved = self.reserve_savepoint(name, place).await?;
         let mut pinned = self.checkpoint_to_save(job.id, true).await?;
         let mut stopped = Stopped { _hold: pinned.hold.take(), saved: None, ending: None };
         let savepoint = savepoint_of(name, self.engine_id, self.clock().now_us(), &pinned, &self.catalog())?;
         let (savepoints, store, job) = (self.savepoints.clone(), self.store.clone(), job.id);
         let writing = tokio::task::spawn_blocking(move || {
-            let result = savepoints.write_of_ending(&store, &savepoint, place.as_ref(), job);
+            let result = savepoints.write_of_ending(&store, &savepoint, &reserved, job);
             drop(pinned);
             result
         });

@@ -1,13 +1,13 @@
 //! The savepoints of a data folder, by name.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use weir_catalog::{Error, ObjectId, Result, SqlState};
 
-use super::{ENDING, METADATA, Place, Places, Savepoint};
+use super::{ENDING, METADATA, Place, Places, Savepoint, in_use};
 use crate::checkpoint::CheckpointStore;
 
 /// In place of a savepoint that lies elsewhere: where.
@@ -23,12 +23,13 @@ const BEGUN: &str = "BEGUN";
 ///   start that finds the note looks whether the job is there.
 /// - A savepoint that is complete elsewhere has its name, whenever the process was killed: the name is noted first, as begun, and a start that finds it so
 ///   looks whether the savepoint is there.
+/// - Of those who make or remove a savepoint of one name, or in one place, one at a time does: it has it [`Reserved`].
 #[derive(Clone, Debug)]
 pub struct Savepoints {
     places: Places,
     root: PathBuf,
-    /// The names of those that are being written.
-    writing: Arc<Mutex<BTreeSet<String>>>,
+    /// The names of those that are being made or removed, each with where that is to be if not here.
+    reserved: Arc<Mutex<BTreeMap<String, Option<Place>>>>,
     /// Held while it is found out what became of one that was begun.
     settling: Arc<Mutex<()>>,
 }
@@ -41,15 +42,18 @@ pub struct Unsettled {
     given_up: bool,
 }
 
-/// The right to write the savepoint of a name.
-struct Writing<'a> {
-    savepoints: &'a Savepoints,
-    name: &'a str,
+/// The right to make or remove the savepoint of a name, until this is dropped.
+#[derive(Debug)]
+pub struct Reserved {
+    savepoints: Savepoints,
+    name: String,
+    /// Where it is to be, if not in the data folder.
+    place: Option<Place>,
 }
 
-impl Drop for Writing<'_> {
+impl Drop for Reserved {
     fn drop(&mut self) {
-        self.savepoints.writing.lock().remove(self.name);
+        self.savepoints.reserved.lock().remove(&self.name);
     }
 }
 
@@ -57,7 +61,7 @@ impl Savepoints {
     /// Those in `root`. What is left of ones that were not completed is removed, and of those whose job was to end with them and, as `has_ended` says, has not.
     /// Where an object store has to be asked for it, [`Savepoints::settle_all`] does it with what is returned.
     pub fn open(places: Places, root: PathBuf, has_ended: impl Fn(ObjectId) -> bool) -> Result<(Savepoints, Vec<Unsettled>)> {
-        let savepoints = Savepoints { places, root, writing: Arc::default(), settling: Arc::default() };
+        let savepoints = Savepoints { places, root, reserved: Arc::default(), settling: Arc::default() };
         let mut unsettled = Vec::new();
         let files = &savepoints.places.files;
         for entry in files.list(&savepoints.root)? {
@@ -87,7 +91,7 @@ impl Savepoints {
     pub fn settle_all(&self, unsettled: &[Unsettled]) {
         for Unsettled { name, given_up } in unsettled {
             let _settling = self.settling.lock();
-            if self.writing.lock().contains(name) {
+            if self.reserved.lock().contains_key(name) {
                 continue; // Somebody was here first, who settled it before.
             }
             if let Err(error) = self.settle(&self.entry(name), *given_up) {
@@ -135,24 +139,28 @@ impl Savepoints {
         self.root.join(folder_name(name))
     }
 
-    /// Errors with `42710` where there is a savepoint `name`, or about to be one. Waits for disk, and for the object store that one was begun in.
-    pub fn check_name_is_free(&self, name: &str) -> Result<()> {
-        self.reserve(name).map(drop)
-    }
-
-    fn reserve<'a>(&'a self, name: &'a str) -> Result<Writing<'a>> {
+    /// Reserves `name` for a new savepoint, in `place` where that is given. Waits for disk, and for the object store that one was begun in. Errors: `42710` where
+    /// there is a savepoint `name`, or about to be one, and `55006` where one is about to be made in `place`, or removed there.
+    pub fn reserve(&self, name: &str, place: Option<&Place>) -> Result<Reserved> {
         let entry = self.entry(name);
         let _settling = self.settling.lock();
-        if self.places.files.exists(&entry.join(BEGUN)) && !self.writing.lock().contains(name) {
+        if self.places.files.exists(&entry.join(BEGUN)) && !self.reserved.lock().contains_key(name) {
             self.settle(&entry, self.places.files.exists(&entry.join(ENDING)))?;
         }
-        let mut writing = self.writing.lock();
+        let mut reserved = self.reserved.lock();
         let is_there = [METADATA, LOCATION, ENDING].iter().any(|file| self.places.files.exists(&entry.join(file)));
-        if is_there || writing.contains(name) {
+        if is_there || reserved.contains_key(name) {
             return Err(Error::new(SqlState::DUPLICATE_OBJECT, format!("savepoint \"{name}\" already exists")));
         }
-        writing.insert(name.to_string());
-        Ok(Writing { savepoints: self, name })
+        self.insert(&mut reserved, name, place)
+    }
+
+    fn insert(&self, reserved: &mut BTreeMap<String, Option<Place>>, name: &str, place: Option<&Place>) -> Result<Reserved> {
+        if let Some(place) = place.filter(|place| reserved.values().flatten().any(|other| other == *place)) {
+            return Err(in_use(place));
+        }
+        reserved.insert(name.to_string(), place.cloned());
+        Ok(Reserved { savepoints: self.clone(), name: name.to_string(), place: place.cloned() })
     }
 
     /// Where the savepoint `name` is; `None` where there is none of this name.
@@ -174,16 +182,11 @@ impl Savepoints {
         Place::recorded(&String::from_utf8(files.read(&note)?).map_err(broken)?).map(Some)
     }
 
-    /// Makes a savepoint of this data folder, in `place` where that is given. Errors with `42710` where there is one of its name.
-    pub fn write(&self, store: &CheckpointStore, savepoint: &Savepoint, place: Option<&Place>) -> Result<()> {
-        let _reserved = self.reserve(&savepoint.name)?;
-        self.write_reserved(store, savepoint, place)
-    }
-
-    fn write_reserved(&self, store: &CheckpointStore, savepoint: &Savepoint, place: Option<&Place>) -> Result<()> {
-        let (files, entry) = (&self.places.files, self.entry(&savepoint.name));
+    /// Makes a savepoint of this data folder, of the name and in the place that are reserved for it.
+    pub fn write(&self, store: &CheckpointStore, savepoint: &Savepoint, reserved: &Reserved) -> Result<()> {
+        let (files, entry) = (&self.places.files, self.entry(&reserved.name));
         files.create_dir(&self.root)?;
-        let Some(place) = place else {
+        let Some(place) = &reserved.place else {
             self.places.write(store, &Place::Folder(entry), savepoint)?;
             return files.sync_dir(&self.root);
         };
@@ -215,13 +218,12 @@ impl Savepoints {
     }
 
     /// As [`Savepoints::write`], of a job that is to end with it. It counts when [`Savepoints::confirm`] is called, or at a start that finds the job gone.
-    pub fn write_of_ending(&self, store: &CheckpointStore, savepoint: &Savepoint, place: Option<&Place>, job: ObjectId) -> Result<()> {
-        let _reserved = self.reserve(&savepoint.name)?;
-        let (files, entry) = (&self.places.files, self.entry(&savepoint.name));
+    pub fn write_of_ending(&self, store: &CheckpointStore, savepoint: &Savepoint, reserved: &Reserved, job: ObjectId) -> Result<()> {
+        let (files, entry) = (&self.places.files, self.entry(&reserved.name));
         files.create_dir(&entry)?;
         files.write(&entry.join(ENDING), job.to_string().as_bytes())?;
         files.sync_dir(&entry)?;
-        let written = self.write_reserved(store, savepoint, place);
+        let written = self.write(store, savepoint, reserved);
         if written.is_err() {
             // What can't be removed is none either: it has no metadata.
             let _ = self.forget(&entry);
@@ -259,11 +261,18 @@ impl Savepoints {
         files.sync_dir(&self.root)
     }
 
-    /// Removes the savepoint `name`, wherever it is; false where there is none.
+    /// Removes the savepoint `name`, wherever it is; false where there is none. Errors with `55006` where another is about to be made in its place, or removed
+    /// there.
     pub fn remove(&self, name: &str) -> Result<bool> {
-        if self.place(name)?.is_none() {
-            return Ok(false);
-        }
+        let _reserved = {
+            let mut reserved = self.reserved.lock();
+            let place = match self.place(name)? {
+                Some(place) if !reserved.contains_key(name) => place,
+                _ => return Ok(false),
+            };
+            let own = Place::Folder(self.entry(name));
+            self.insert(&mut reserved, name, Some(&place).filter(|place| **place != own))?
+        };
         self.remove_in(&self.entry(name))?;
         Ok(true)
     }
@@ -319,127 +328,4 @@ fn name_of_folder(folder: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-    use crate::checkpoint::JobCheckpoint;
-    use crate::seams::files::{FilesRef, LossyFiles};
-    use crate::seams::objects::Permits;
-
-    fn savepoint(created_us: i64) -> Savepoint {
-        let job = weir_catalog::Job {
-            id: 16_400,
-            name: "v".into(),
-            kind: weir_catalog::JobKind::MaterializedView { key: None, changelog: weir_catalog::ChangelogMode::Append },
-            columns: Vec::new(),
-            query: "SELECT 1".into(),
-            insert_columns: Vec::new(),
-            sql: "CREATE MATERIALIZED VIEW v AS SELECT 1".into(),
-            settings: BTreeMap::new(),
-            inputs: Vec::new(),
-            macros: Vec::new(),
-            operators: Vec::new(),
-            parallelism: 1,
-            origin: None,
-        };
-        let checkpoint = JobCheckpoint { barrier: 1, commit: 1, time_us: 0, operators: BTreeMap::new(), finished: false };
-        let (name, operators) = ("sp".into(), BTreeMap::new());
-        Savepoint { name, engine: 7, created_us, job, checkpoint, operators, inputs: Vec::new(), tables: None }
-    }
-
-    /// Each statement that makes a savepoint elsewhere is stopped at each change of the disk, by a crash that loses what was not durable or by the end of the
-    /// process alone. The savepoint is there and has its name, or neither; after STOP WITH SAVEPOINT of a job that has not ended it is neither. Then the same
-    /// statement works.
-    #[test]
-    fn a_savepoint_elsewhere_is_there_and_has_its_name_or_neither() {
-        let (mut there, mut gone) = (0, 0);
-        for (ends, power_is_lost) in [(false, false), (false, true), (true, false), (true, true)] {
-            for at in 1.. {
-                let dir = tempfile::tempdir().unwrap();
-                let root = dir.path().join("data");
-                let lossy = LossyFiles::new(&root, at).unwrap();
-                let files: FilesRef = Arc::new(lossy.clone());
-                let place = Place::Folder(root.join("away"));
-                let permits = Permits::new(1 << 20, |_| ());
-                let places = Places::new(files.clone(), root.join("scratch"), permits);
-                let open = || Savepoints::open(places.clone(), root.join("savepoints"), |_| false).unwrap().0;
-                let store = || CheckpointStore::open(files.clone(), &root.join("checkpoints"), None).unwrap().0;
-                let write = |savepoints: &Savepoints, store: &CheckpointStore, created_us: i64| {
-                    if ends {
-                        savepoints.write_of_ending(store, &savepoint(created_us), Some(&place), 16_400)
-                    } else {
-                        savepoints.write(store, &savepoint(created_us), Some(&place))
-                    }
-                };
-                let (savepoints, former) = (open(), store());
-                lossy.power_off_after(at);
-                let written = write(&savepoints, &former, 1);
-                let is_over = !lossy.powered_off();
-                if power_is_lost {
-                    lossy.power_off();
-                    lossy.crash().unwrap();
-                } else {
-                    lossy.kill();
-                }
-                drop((savepoints, former));
-
-                let (savepoints, store) = (open(), store());
-                let is_there = places.read(&place).is_ok();
-                let named = savepoints.list().unwrap();
-                assert_eq!(named.len(), usize::from(is_there), "ends: {ends}, power lost: {power_is_lost}, change {at}");
-                if ends {
-                    assert!(!is_there, "the job has not ended; change {at}");
-                } else {
-                    assert!(is_there || written.is_err(), "what was acknowledged is gone; change {at}");
-                }
-                if is_there {
-                    there += 1;
-                    assert_eq!(write(&savepoints, &store, 2).unwrap_err().code().as_str(), "42710");
-                    assert!(savepoints.remove("sp").unwrap());
-                } else {
-                    gone += 1;
-                }
-                write(&savepoints, &store, 3).unwrap();
-                assert_eq!(places.read(&place).unwrap().created_us, 3);
-                if is_over {
-                    break;
-                }
-            }
-        }
-        assert!(there > 4 && gone > 20, "{there} there, {gone} gone");
-    }
-
-    /// A name that was begun where somebody else's savepoint is, or was, takes nothing from them.
-    #[test]
-    fn a_name_that_was_begun_takes_no_savepoint_of_others() {
-        let dir = tempfile::tempdir().unwrap();
-        let files: FilesRef = Arc::new(LossyFiles::new(dir.path(), 1).unwrap());
-        let places = Places::new(files.clone(), dir.path().join("scratch"), Permits::new(1 << 20, |_| ()));
-        let place = Place::Folder(dir.path().join("away"));
-        let store = CheckpointStore::open(files.clone(), &dir.path().join("checkpoints"), None).unwrap().0;
-        places.write(&store, &place, &savepoint(1)).unwrap();
-        for given_up in [false, true] {
-            let entry = dir.path().join("savepoints/sp");
-            files.create_dir(&entry).unwrap();
-            files.write(&entry.join(BEGUN), identity(&savepoint(2)).as_bytes()).unwrap();
-            files.write(&entry.join(LOCATION), place.record().unwrap().as_bytes()).unwrap();
-            if given_up {
-                files.write(&entry.join(ENDING), b"16400").unwrap();
-            }
-            let (savepoints, unsettled) = Savepoints::open(places.clone(), dir.path().join("savepoints"), |_| false).unwrap();
-            assert!(unsettled.is_empty() && savepoints.list().unwrap().is_empty() && !files.exists(&entry));
-            assert_eq!(places.read(&place).unwrap(), savepoint(1));
-        }
-    }
-
-    #[test]
-    fn every_name_is_that_of_a_folder() {
-        for name in ["before", "Before It", "a/b", "..", "ü%2f", "", "x.tmp"] {
-            let folder = folder_name(name);
-            assert!(!folder.contains(['/', '.']), "{folder}");
-            assert_eq!(name_of_folder(&folder).as_deref(), Some(name));
-        }
-        assert_eq!(name_of_folder("%zz"), None);
-    }
-}
+mod tests;
