@@ -44,7 +44,7 @@ pub struct SavepointSummary {
 impl Engine {
     /// Makes the savepoint `name` of `job` as of a barrier that covers everything committed before the call; in `place` where that is given.
     ///
-    /// Errors: `42710` where there is one of this name, `55006` where another is being made in `place`, `55000` where the job has no state that could be saved.
+    /// Errors: `42710` where there is one of this name, `55006` where another is being made in `place`, `22023` where that is in a data folder or a savepoint, `55000` where the job has no state that could be saved.
     pub async fn create_savepoint(&self, name: &str, job: &Arc<Job>, place: Option<Place>) -> Result<()> {
         let reserved = self.reserve_savepoint(name, place).await?;
         let pinned = self.checkpoint_to_save(job.id, false).await?;
@@ -52,8 +52,11 @@ impl Engine {
     }
 
     async fn reserve_savepoint(&self, name: &str, place: Option<Place>) -> Result<Reserved> {
-        let (savepoints, name) = (self.savepoints.clone(), name.to_string());
-        let reserved = tokio::task::spawn_blocking(move || savepoints.reserve(&name, place.as_ref()));
+        let (savepoints, name, data_dir) = (self.savepoints.clone(), name.to_string(), self.settings().data_dir);
+        let reserved = tokio::task::spawn_blocking(move || {
+            place.as_ref().map_or(Ok(()), |place| place.check_is_apart(&data_dir))?;
+            savepoints.reserve(&name, place.as_ref())
+        });
         reserved.await.map_err(|_| Error::internal("looking for a savepoint panicked"))?
     }
 

@@ -378,6 +378,7 @@ async fn other_data_folders_read_savepoints_and_damage_is_named() {
         assert_eq!(refusal(&session, "CREATE SAVEPOINT other FOR nobody").await.0, "42704");
         assert_eq!(refusal(&session, "CREATE SAVEPOINT other FOR totals AT ''").await.0, "22023");
         assert_eq!(refusal(&session, "CREATE SAVEPOINT other FOR totals AT 'http://a/b'").await.0, "0A000");
+        assert_eq!(refusal(&session, &format!("CREATE SAVEPOINT other FOR totals AT '{location}/files/other'")).await.0, "22023");
         session.must("BEGIN").await;
         assert_eq!(refusal(&session, "CREATE SAVEPOINT other FOR totals").await.0, "25001");
         session.must("ROLLBACK").await;
@@ -965,6 +966,12 @@ async fn relative_paths_hold_wherever_the_next_start_is_made_from() {
     let expected = [root.join("here/saved/beside"), root.join("here/data/savepoints/inside")].map(|path| path.display().to_string());
     let places = async |session: &Session| rows(session, "SHOW SAVEPOINTS").await.into_iter().map(|row| row[5].clone()).collect::<Vec<_>>();
     assert_eq!(places(&session).await, expected);
+    for folder in ["scratch", "savepoints/inside", "new/one"] {
+        for statement in ["CREATE SAVEPOINT lost FOR totals", "ALTER JOB totals STOP WITH SAVEPOINT lost"] {
+            let (code, text) = refusal(&session, &format!("{statement} AT 'data/../data/{folder}'")).await;
+            assert!(code == "22023" && text.contains("in the data folder"), "{text}");
+        }
+    }
     session.must(&format!("CREATE MATERIALIZED VIEW again FROM SAVEPOINT 'saved/beside' AS {query}")).await;
     assert_eq!(
         rows(&session, "SELECT * FROM savepoint_state('./saved/beside', 'totals/rows')").await,
