@@ -218,15 +218,18 @@ impl Engine {
             .into_iter()
             .map(|(name, place)| {
                 let places = &self.build.places;
-                let savepoint = places.read(&place);
+                let savepoint = self.savepoints.check_metadata(&place).and_then(|()| places.read(&place));
                 SavepointSummary { pinned_bytes: places.pinned_bytes(&place, &savepoint), savepoint, name, place }
             })
             .collect())
     }
 
-    /// Where the savepoint `name` is. Errors with `42704` where there is none.
+    /// Where the savepoint `name` is. Errors: `42704` where there is none, `XX001` where it has lost its metadata.
     pub fn savepoint_place(&self, name: &str) -> Result<Place> {
-        self.savepoints.place(name)?.ok_or_else(|| Error::new(SqlState::UNDEFINED_OBJECT, format!("savepoint \"{name}\" does not exist")))
+        let none = || Error::new(SqlState::UNDEFINED_OBJECT, format!("savepoint \"{name}\" does not exist"));
+        let place = self.savepoints.place(name)?.ok_or_else(none)?;
+        self.savepoints.check_metadata(&place)?;
+        Ok(place)
     }
 
     /// The savepoint in `place`. Waits for disk.

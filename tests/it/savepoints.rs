@@ -946,6 +946,49 @@ async fn savepoints_under_writers_have_one_moment_and_miss_nothing() {
     run::say(&format!("savepoints under writers: {committed} transactions, {too_fast} savepoints were to be tried again"));
 }
 
+/// A savepoint in the data folder whose metadata is gone is no savepoint that was not completed: it stays, is shown with what is wrong, and can be dropped. What
+/// is not weir's among the savepoints is left alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_savepoint_without_its_metadata_is_shown_as_damaged() {
+    let mut server = Server::start(&settings(&[("parallelism", "2")]));
+    let session = server.connect().await;
+    session.must(TABLES).await;
+    write(&session, 0, 60).await;
+    let query = QUERIES[0].1;
+    session.must(&format!("CREATE MATERIALIZED VIEW totals AS {query}")).await;
+    session.must("CREATE SAVEPOINT whole FOR totals; CREATE SAVEPOINT broken FOR totals").await;
+    let folder = PathBuf::from(&rows(&session, "SHOW SAVEPOINTS").await[0][5]);
+    server.kill();
+    let metadata = folder.join("SAVEPOINT");
+    let content = std::fs::read(&metadata).expect("a file");
+    std::fs::remove_file(&metadata).expect("a file");
+    let root = folder.parent().expect("a folder");
+    std::fs::create_dir(root.join("album")).expect("a folder");
+    std::fs::write(root.join("album/notes"), "mine").expect("a file");
+    server.restart();
+    let session = server.connect().await;
+    assert!(folder.join("files").is_dir(), "what is left of a damaged savepoint was removed");
+    let shown = rows(&session, "SHOW SAVEPOINTS").await;
+    assert_eq!(shown.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(), ["broken", "whole"]);
+    assert!(shown[0][6].contains(&metadata.display().to_string()) && shown[1][6] == "NULL", "{shown:?}");
+    let named = metadata.display().to_string();
+    let again = format!("CREATE MATERIALIZED VIEW again FROM SAVEPOINT broken AS {query}");
+    for statement in ["DESCRIBE SAVEPOINT broken", &again, "SELECT * FROM savepoint_state('broken', 'totals/rows')"] {
+        let (code, text) = refusal(&session, statement).await;
+        assert!(code == "XX001" && text.contains(&named), "{statement}: {text}");
+    }
+    assert_eq!(refusal(&session, "CREATE SAVEPOINT broken FOR totals").await.0, "42710");
+    assert_eq!(refusal(&session, "CREATE SAVEPOINT album FOR totals").await.0, "58030");
+    std::fs::write(&metadata, &content).expect("a file");
+    session.must(&again).await;
+    std::fs::remove_file(&metadata).expect("a file");
+    session.must("CHECKPOINT").await;
+    session.must("DROP SAVEPOINT broken").await;
+    assert!(!folder.exists());
+    session.must("CREATE SAVEPOINT broken FOR totals").await;
+    assert_eq!(std::fs::read_to_string(root.join("album/notes")).expect("a file"), "mine");
+}
+
 /// Paths are recorded as they are called from everywhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn relative_paths_hold_wherever_the_next_start_is_made_from() {
@@ -979,10 +1022,13 @@ async fn relative_paths_hold_wherever_the_next_start_is_made_from() {
     );
     // What a start removes in the data folder it removes there alone, whatever else is called the same.
     let (left, others) = (root.join("here/data/origins/999"), ["here/999", "here/inside", "there/999", "there/inside", "there/half"]);
-    for folder in [left.clone(), root.join("here/data/savepoints/half")].into_iter().chain(others.map(|folder| root.join(folder))) {
+    for folder in [left.clone()].into_iter().chain(others.map(|folder| root.join(folder))) {
         std::fs::create_dir_all(&folder).expect("a folder");
         std::fs::write(folder.join("mine"), "mine").expect("a file");
     }
+    let half = root.join("here/data/savepoints/half");
+    std::fs::create_dir_all(half.join("files")).expect("a folder");
+    std::fs::write(half.join("SAVEPOINT.tmp"), "weir-sav").expect("a file");
     // A sink that has no checkpoint of its own yet when the process dies.
     let out = root.join("out");
     session
@@ -994,7 +1040,7 @@ async fn relative_paths_hold_wherever_the_next_start_is_made_from() {
     server.kill();
     server.start_again_from(&root.join("there"), Path::new("../here/data"));
     let session = server.connect().await;
-    assert!(!left.exists() && !root.join("here/data/savepoints/half").exists());
+    assert!(!left.exists() && !half.exists());
     assert!(others.iter().all(|folder| root.join(folder).join("mine").is_file()), "a start has removed what is not weir's");
     let shown = places(&session).await;
     assert_eq!(shown[0], expected[0]);

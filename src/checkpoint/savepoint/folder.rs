@@ -3,6 +3,7 @@
 //! # Invariants
 //! - Whoever makes or removes a savepoint in a folder holds the folder's lock meanwhile, so that of several, in whatever processes, one does and the others
 //!   change nothing. The lock goes with its process. A file system that has no such locks can't keep processes apart.
+//! - The files of a savepoint are never there without its metadata, under the one name or the other: where both are missing somebody has removed it.
 
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use weir_catalog::{Error, Result, SqlState};
 
-use super::{ENDING, FILES, METADATA, Savepoint, damaged, exists_in, in_use, missing, none_in};
+use super::{ENDING, FILES, METADATA, Savepoint, UNFINISHED, damaged, exists_in, in_use, missing, none_in};
 use crate::checkpoint::storage::checksum_of;
 use crate::checkpoint::{CheckpointStore, FileHandle, Part};
 use crate::seams::files::FilesRef;
@@ -28,7 +29,11 @@ pub fn write(files: &FilesRef, store: &CheckpointStore, folder: &Path, savepoint
     if files.exists(&folder.join(METADATA)) {
         return Err(exists_in(folder.display()));
     }
-    let is_ours = |path: &PathBuf| path.file_name().is_some_and(|name| name == FILES || name == "SAVEPOINT.tmp" || name == ENDING);
+    let is_begun = files.exists(&folder.join(UNFINISHED));
+    let is_ours = |path: &PathBuf| {
+        let name = path.file_name();
+        name.is_some_and(|name| name == UNFINISHED || name == ENDING || (name == FILES && is_begun))
+    };
     if let Some(other) = files.list(folder)?.iter().find(|path| !is_ours(path)) {
         return Err(Error::new(SqlState::IO_ERROR, format!("folder \"{}\" is not empty", folder.display()))
             .with_detail(format!("It has \"{}\".", other.display())));
@@ -78,16 +83,20 @@ fn lock(folder: &Path) -> Result<Option<File>> {
 }
 
 fn write_new(files: &FilesRef, store: &CheckpointStore, folder: &Path, savepoint: &Savepoint) -> Result<()> {
-    let own = folder.join(FILES);
-    files.remove_dir(&own)?;
+    let (own, unfinished) = (folder.join(FILES), folder.join(UNFINISHED));
+    // Of one that was not completed.
+    if files.exists(&own) {
+        files.remove_dir(&own)?;
+        files.sync_dir(folder)?;
+    }
+    files.write(&unfinished, &savepoint.encode()?)?;
+    files.sync_dir(folder)?;
     files.create_dir(&own)?;
     let linked = savepoint.distinct_files();
     store.link(&linked, &own)?;
     linked.iter().try_for_each(|file| files.sync(&own.join(&file.name)))?;
     files.sync_dir(&own)?;
-    let temporary = folder.join("SAVEPOINT.tmp");
-    files.write(&temporary, &savepoint.encode()?)?;
-    files.rename(&temporary, &folder.join(METADATA))?;
+    files.rename(&unfinished, &folder.join(METADATA))?;
     files.sync_dir(folder)
 }
 
@@ -95,7 +104,8 @@ fn write_new(files: &FilesRef, store: &CheckpointStore, folder: &Path, savepoint
 pub fn read(files: &FilesRef, folder: &Path) -> Result<Savepoint> {
     let path = folder.join(METADATA);
     if !files.exists(&path) {
-        return Err(none_in(folder.display(), files.exists(&folder.join(FILES))));
+        let half = [UNFINISHED, FILES].iter().any(|name| files.exists(&folder.join(name)));
+        return Err(none_in(folder.display(), half));
     }
     Savepoint::decode(folder.display(), &files.read(&path)?)
 }
@@ -110,13 +120,23 @@ pub fn remove(files: &FilesRef, folder: &Path) -> Result<()> {
 }
 
 fn remove_locked(files: &FilesRef, folder: &Path) -> Result<()> {
-    if files.exists(&folder.join(METADATA)) {
-        files.remove(&folder.join(METADATA))?;
+    let (metadata, unfinished, own) = (folder.join(METADATA), folder.join(UNFINISHED), folder.join(FILES));
+    if files.exists(&metadata) {
+        files.rename(&metadata, &unfinished)?;
         files.sync_dir(folder)?;
     }
-    files.remove(&folder.join("SAVEPOINT.tmp"))?;
-    files.remove_dir(&folder.join(FILES))?;
+    if files.exists(&own) {
+        files.remove_dir(&own)?;
+        files.sync_dir(folder)?;
+    }
+    files.remove(&unfinished)?;
     if files.list(folder)?.is_empty() { files.remove_dir(folder) } else { Ok(()) }
+}
+
+/// Whether the savepoint in `folder` has lost its metadata.
+pub(super) fn has_lost_metadata(files: &FilesRef, folder: &Path) -> bool {
+    let exists = |name: &str| files.exists(&folder.join(name));
+    exists(FILES) && !exists(UNFINISHED) && !exists(METADATA)
 }
 
 /// Brings the files of `part`, of the savepoint in `folder`, into the new folder `into` under their local names, after checking length and content of

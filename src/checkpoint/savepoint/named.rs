@@ -7,11 +7,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use weir_catalog::{Error, ObjectId, Result, SqlState};
 
-use super::{ENDING, METADATA, Place, Places, Savepoint, in_use};
+use super::{ENDING, FILES, METADATA, Place, Places, Savepoint, UNFINISHED, folder, in_use, metadata_missing};
 use crate::checkpoint::CheckpointStore;
 
 /// In place of a savepoint that lies elsewhere: where.
 const LOCATION: &str = "LOCATION";
+/// That, before it has all its bytes.
+const LOCATION_UNFINISHED: &str = "LOCATION.tmp";
 
 /// Beside [`LOCATION`], as long as it is not known here that the savepoint there is complete: which one it is, by its data folder and the time it was made.
 const BEGUN: &str = "BEGUN";
@@ -58,7 +60,8 @@ impl Drop for Reserved {
 }
 
 impl Savepoints {
-    /// Those in `root`. What is left of ones that were not completed is removed, and of those whose job was to end with them and, as `has_ended` says, has not.
+    /// Those in `root`. What is left of ones that were not completed is removed, and of those whose job was to end with them and, as `has_ended` says, has not; the
+    /// log says so. What is none of a savepoint stays, and so does one that has lost its metadata.
     /// Where an object store has to be asked for it, [`Savepoints::settle_all`] does it with what is returned.
     pub fn open(places: Places, root: PathBuf, has_ended: impl Fn(ObjectId) -> bool) -> Result<(Savepoints, Vec<Unsettled>)> {
         let savepoints = Savepoints { places, root, reserved: Arc::default(), settling: Arc::default() };
@@ -66,15 +69,18 @@ impl Savepoints {
         let files = &savepoints.places.files;
         for entry in files.list(&savepoints.root)? {
             let folder = savepoints.root.join(entry);
-            if !files.exists(&folder.join(METADATA)) && !files.exists(&folder.join(LOCATION)) {
-                files.remove_dir(&folder)?;
-                continue;
-            }
+            let is_there = files.exists(&folder.join(METADATA)) || files.exists(&folder.join(LOCATION));
             let note = folder.join(ENDING);
             let given_up = files.exists(&note) && {
                 let job = std::str::from_utf8(&files.read(&note)?).ok().and_then(|text| text.trim().parse::<ObjectId>().ok());
                 !job.is_none_or(&has_ended)
             };
+            if !is_there {
+                if let Err(error) = savepoints.tidy(&folder, given_up) {
+                    tracing::warn!(folder = %folder.display(), %error, "what is left of a savepoint that was not completed was not removed");
+                }
+                continue;
+            }
             let is_begun = files.exists(&folder.join(BEGUN));
             if (given_up || is_begun) && matches!(savepoints.place_in(&folder)?, Some(Place::Objects(_))) {
                 let name = folder.file_name().and_then(|name| name.to_str()).and_then(name_of_folder);
@@ -85,6 +91,24 @@ impl Savepoints {
             }
         }
         Ok((savepoints, unsettled))
+    }
+
+    /// Removes what is in `entry`, without metadata and without a note where it is, if that is left of a savepoint that was not completed, or that was given up.
+    fn tidy(&self, entry: &Path, given_up: bool) -> Result<()> {
+        let files = &self.places.files;
+        if folder::has_lost_metadata(files, entry) && !given_up {
+            let error = metadata_missing(entry);
+            tracing::warn!(folder = %entry.display(), %error, "a savepoint is damaged; it stays until it is dropped");
+            return files.remove(&entry.join(ENDING));
+        }
+        let known = [UNFINISHED, FILES, ENDING, BEGUN, LOCATION_UNFINISHED].map(PathBuf::from);
+        if let Some(other) = files.list(entry)?.iter().find(|name| !known.contains(name)) {
+            tracing::warn!(folder = %entry.display(), has = %other.display(), "a folder among the savepoints is not weir's and is left alone");
+            return Ok(());
+        }
+        let why = if given_up { "its job was to end with it, and has not" } else { "it was not completed, or was being dropped" };
+        tracing::warn!(folder = %entry.display(), why, "what is left of a savepoint is removed");
+        self.forget(entry)
     }
 
     /// Finds out what [`Savepoints::open`] has left. What can't be found out stays as it is, and the next start tries again.
@@ -149,7 +173,7 @@ impl Savepoints {
         }
         let mut reserved = self.reserved.lock();
         let is_there = [METADATA, LOCATION, ENDING].iter().any(|file| self.places.files.exists(&entry.join(file)));
-        if is_there || reserved.contains_key(name) {
+        if is_there || folder::has_lost_metadata(&self.places.files, &entry) || reserved.contains_key(name) {
             return Err(Error::new(SqlState::DUPLICATE_OBJECT, format!("savepoint \"{name}\" already exists")));
         }
         self.insert(&mut reserved, name, place)
@@ -171,7 +195,7 @@ impl Savepoints {
 
     fn place_in(&self, entry: &Path) -> Result<Option<Place>> {
         let files = &self.places.files;
-        if files.exists(&entry.join(METADATA)) {
+        if files.exists(&entry.join(METADATA)) || (!files.exists(&entry.join(LOCATION)) && folder::has_lost_metadata(files, entry)) {
             return Ok(Some(Place::Folder(entry.to_path_buf())));
         }
         let note = entry.join(LOCATION);
@@ -180,6 +204,16 @@ impl Savepoints {
         }
         let broken = |_| Error::corrupted(format!("\"{}\" is damaged", note.display()));
         Place::recorded(&String::from_utf8(files.read(&note)?).map_err(broken)?).map(Some)
+    }
+
+    /// Errors with `XX001` where `place`, which a savepoint of this data folder has, is in it and without the savepoint's metadata.
+    pub fn check_metadata(&self, place: &Place) -> Result<()> {
+        match place {
+            Place::Folder(entry) if entry.parent() == Some(self.root.as_path()) && folder::has_lost_metadata(&self.places.files, entry) => {
+                Err(metadata_missing(entry))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Makes a savepoint of this data folder, of the name and in the place that are reserved for it.
@@ -204,7 +238,7 @@ impl Savepoints {
         let files = &self.places.files;
         files.write(&entry.join(BEGUN), identity(savepoint).as_bytes())?;
         files.sync_dir(entry)?;
-        let temporary = entry.join("LOCATION.tmp");
+        let temporary = entry.join(LOCATION_UNFINISHED);
         files.write(&temporary, location.as_bytes())?;
         files.rename(&temporary, &entry.join(LOCATION))?;
         files.sync_dir(entry)?;
@@ -250,14 +284,20 @@ impl Savepoints {
         self.forget(entry)
     }
 
-    /// Removes the name in `entry`. Without the note where it is, it is none, whatever else is left.
+    /// Removes the name in `entry`. Without the note where it is, it is none, whatever else is left. What is not weir's stays.
     fn forget(&self, entry: &Path) -> Result<()> {
         let (files, note) = (&self.places.files, entry.join(LOCATION));
         if files.exists(&note) {
             files.remove(&note)?;
             files.sync_dir(entry)?;
         }
-        files.remove_dir(entry)?;
+        folder::remove(files, entry)?;
+        for note in [BEGUN, ENDING, LOCATION_UNFINISHED] {
+            files.remove(&entry.join(note))?;
+        }
+        if files.list(entry)?.is_empty() {
+            files.remove_dir(entry)?;
+        }
         files.sync_dir(&self.root)
     }
 

@@ -186,3 +186,86 @@ fn of_several_data_folders_one_has_a_place() {
         assert!(written.iter().filter_map(|written| written.as_ref().err()).all(|e| ["42710", "55006"].contains(&e.code().as_str())));
     }
 }
+
+/// A savepoint in the data folder is stopped at each change of the disk while it is made and while it is removed. The next start finds it whole or not at all,
+/// and takes none for damaged.
+#[test]
+fn a_savepoint_here_is_whole_or_gone() {
+    let (mut whole, mut gone) = (0, 0);
+    for power_is_lost in [false, true] {
+        for at in 1.. {
+            let dir = tempfile::tempdir().unwrap();
+            let root = dir.path().join("data");
+            let lossy = LossyFiles::new(&root, at).unwrap();
+            let files: FilesRef = Arc::new(lossy.clone());
+            let places = Places::new(files.clone(), root.join("scratch"), Permits::new(1 << 20, |_| ()));
+            let open = || Savepoints::open(places.clone(), root.join("savepoints"), |_| false).unwrap().0;
+            let store = || CheckpointStore::open(files.clone(), &root.join("checkpoints"), None).unwrap().0;
+            let write = |savepoints: &Savepoints, store: &CheckpointStore| -> Result<()> {
+                savepoints.write(store, &savepoint(1), &savepoints.reserve("sp", None)?)
+            };
+            let (savepoints, former) = (open(), store());
+            lossy.power_off_after(at);
+            let written = write(&savepoints, &former).is_ok();
+            let is_made = written && !lossy.powered_off();
+            let removed = is_made && savepoints.remove("sp").is_ok();
+            let (is_over, is_dropping) = (!lossy.powered_off(), is_made && lossy.powered_off());
+            if power_is_lost {
+                lossy.power_off();
+                lossy.crash().unwrap();
+            } else {
+                lossy.kill();
+            }
+            drop((savepoints, former));
+
+            let (savepoints, store) = (open(), store());
+            let entry = savepoints.entry("sp");
+            let listed = savepoints.list().unwrap();
+            for (name, place) in &listed {
+                places.read(place).unwrap_or_else(|error| panic!("{name} after change {at}, power lost: {power_is_lost}: {error}"));
+            }
+            if listed.is_empty() {
+                gone += 1;
+                assert!(!written || removed || is_dropping, "what was acknowledged is gone; change {at}");
+                assert!(!files.exists(&entry), "change {at}");
+                write(&savepoints, &store).unwrap();
+            } else {
+                whole += 1;
+                assert!(!removed, "what was removed is there; change {at}");
+            }
+            assert!(savepoints.remove("sp").unwrap() && !files.exists(&entry));
+            if is_over {
+                break;
+            }
+        }
+    }
+    assert!(whole > 2 && gone > 20, "{whole} whole, {gone} gone");
+}
+
+/// What a start finds among the savepoints that it can't have made itself stays, a savepoint without its metadata first of all.
+#[test]
+fn a_start_removes_only_what_was_not_completed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (savepoints, store, places) = data_folder(dir.path(), "data");
+    savepoints.write(&store, &savepoint(1), &savepoints.reserve("sp", None).unwrap()).unwrap();
+    let root = dir.path().join("data/savepoints");
+    let metadata = root.join("sp/SAVEPOINT");
+    std::fs::remove_file(&metadata).unwrap();
+    std::fs::write(root.join("sp/files/state"), "state").unwrap();
+    std::fs::create_dir_all(root.join("begun/files")).unwrap();
+    std::fs::write(root.join("begun/SAVEPOINT.tmp"), "weir").unwrap();
+    std::fs::create_dir_all(root.join("mine/files-of-mine")).unwrap();
+
+    let savepoints = Savepoints::open(places, root.clone(), |_| false).unwrap().0;
+    assert!(root.join("sp/files/state").is_file() && root.join("mine/files-of-mine").is_dir() && !root.join("begun").exists());
+    let place = Place::Folder(root.join("sp"));
+    assert_eq!(savepoints.list().unwrap(), [("sp".to_string(), place.clone())]);
+    let error = savepoints.check_metadata(&place).unwrap_err();
+    assert!(error.code().as_str() == "XX001" && error.message().contains(&metadata.display().to_string()), "{error:?}");
+    assert_eq!(savepoints.reserve("sp", None).unwrap_err().code().as_str(), "42710");
+    let mine = savepoints.reserve("mine", None).unwrap();
+    assert_eq!(savepoints.write(&store, &savepoint(2), &mine).unwrap_err().code().as_str(), "58030");
+    assert_eq!(savepoints.write_of_ending(&store, &savepoint(2), &mine, 16_400).unwrap_err().code().as_str(), "58030");
+    assert!(root.join("mine/files-of-mine").is_dir());
+    assert!(savepoints.remove("sp").unwrap() && !root.join("sp").exists());
+}
