@@ -963,6 +963,7 @@ async fn a_savepoint_without_its_metadata_is_shown_as_damaged() {
     let content = std::fs::read(&metadata).expect("a file");
     std::fs::remove_file(&metadata).expect("a file");
     let root = folder.parent().expect("a folder");
+    std::fs::write(root.join("notes"), "mine").expect("a file");
     std::fs::create_dir(root.join("album")).expect("a folder");
     std::fs::write(root.join("album/notes"), "mine").expect("a file");
     server.restart();
@@ -986,7 +987,9 @@ async fn a_savepoint_without_its_metadata_is_shown_as_damaged() {
     session.must("DROP SAVEPOINT broken").await;
     assert!(!folder.exists());
     session.must("CREATE SAVEPOINT broken FOR totals").await;
-    assert_eq!(std::fs::read_to_string(root.join("album/notes")).expect("a file"), "mine");
+    for name in ["notes", "album/notes"] {
+        assert_eq!(std::fs::read_to_string(root.join(name)).expect("a file"), "mine");
+    }
 }
 
 /// Paths are recorded as they are called from everywhere.

@@ -68,7 +68,11 @@ impl Savepoints {
         let mut unsettled = Vec::new();
         let files = &savepoints.places.files;
         for entry in files.list(&savepoints.root)? {
-            let folder = savepoints.root.join(entry);
+            let folder = savepoints.root.join(&entry);
+            let Some(name) = name_of(&entry).filter(|_| folder.is_dir()) else {
+                tracing::warn!(path = %folder.display(), "what is no folder of a savepoint is among the savepoints, and is left alone");
+                continue;
+            };
             let is_there = files.exists(&folder.join(METADATA)) || files.exists(&folder.join(LOCATION));
             let note = folder.join(ENDING);
             let given_up = files.exists(&note) && {
@@ -83,8 +87,7 @@ impl Savepoints {
             }
             let is_begun = files.exists(&folder.join(BEGUN));
             if (given_up || is_begun) && matches!(savepoints.place_in(&folder)?, Some(Place::Objects(_))) {
-                let name = folder.file_name().and_then(|name| name.to_str()).and_then(name_of_folder);
-                unsettled.extend(name.map(|name| Unsettled { name, given_up }));
+                unsettled.push(Unsettled { name, given_up });
             } else if let Err(error) = savepoints.settle(&folder, given_up) {
                 // A folder elsewhere, which may be out of reach as well.
                 tracing::warn!(folder = %folder.display(), %error, "whether a savepoint is complete could not be found out");
@@ -321,8 +324,7 @@ impl Savepoints {
     pub fn list(&self) -> Result<Vec<(String, Place)>> {
         let mut found = Vec::new();
         for entry in self.places.files.list(&self.root)? {
-            let name = entry.file_name().and_then(|name| name.to_str()).and_then(name_of_folder);
-            if let Some(name) = name
+            if let Some(name) = name_of(&entry)
                 && let Some(place) = self.place(&name)?
             {
                 found.push((name, place));
@@ -349,6 +351,12 @@ fn folder_name(name: &str) -> String {
 /// Which savepoint it is, among all that have been made.
 fn identity(savepoint: &Savepoint) -> String {
     format!("{:016x} {}", savepoint.engine, savepoint.created_us)
+}
+
+/// Which savepoint `entry` of the folder of savepoints is of; `None` where it is none that is made here.
+fn name_of(entry: &Path) -> Option<String> {
+    let entry = entry.to_str()?;
+    name_of_folder(entry).filter(|name| folder_name(name) == entry)
 }
 
 fn name_of_folder(folder: &str) -> Option<String> {

@@ -120,6 +120,9 @@ fn every_name_is_that_of_a_folder() {
         assert_eq!(name_of_folder(&folder).as_deref(), Some(name));
     }
     assert_eq!(name_of_folder("%zz"), None);
+    for other in ["%zz", "lost+found", ".snapshot", "notes.txt", "%2E"] {
+        assert_eq!(name_of(Path::new(other)), None, "{other}");
+    }
 }
 
 /// The savepoints of a new data folder below `dir`, its store of checkpoints, and how places are reached.
@@ -268,4 +271,29 @@ fn a_start_removes_only_what_was_not_completed() {
     assert_eq!(savepoints.write_of_ending(&store, &savepoint(2), &mine, 16_400).unwrap_err().code().as_str(), "58030");
     assert!(root.join("mine/files-of-mine").is_dir());
     assert!(savepoints.remove("sp").unwrap() && !root.join("sp").exists());
+}
+
+/// Files, and folders whose names are not those of savepoints, keep no start from being made, and stay.
+#[test]
+fn what_is_no_savepoint_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (savepoints, store, places) = data_folder(dir.path(), "data");
+    savepoints.write(&store, &savepoint(1), &savepoints.reserve("sp", None).unwrap()).unwrap();
+    let root = dir.path().join("data/savepoints");
+    let (files, folders) = (["notes", ".hidden", "SAVEPOINT", "sp.tar"], ["lost+found", ".snapshot", "%zz"]);
+    for file in files {
+        std::fs::write(root.join(file), "mine").unwrap();
+    }
+    for folder in folders {
+        std::fs::create_dir(root.join(folder)).unwrap();
+    }
+    let savepoints = Savepoints::open(places, root.clone(), |_| false).unwrap().0;
+    assert_eq!(savepoints.list().unwrap().into_iter().map(|(name, _)| name).collect::<Vec<_>>(), ["sp"]);
+    // Nor does a statement take what is there for its own.
+    let notes = savepoints.reserve("notes", None).unwrap();
+    assert_eq!(savepoints.write(&store, &savepoint(2), &notes).unwrap_err().code().as_str(), "58030");
+    assert_eq!(savepoints.write_of_ending(&store, &savepoint(2), &notes, 16_400).unwrap_err().code().as_str(), "58030");
+    assert!(!savepoints.remove("notes").unwrap());
+    assert!(files.iter().all(|file| std::fs::read_to_string(root.join(file)).is_ok_and(|text| text == "mine")));
+    assert!(folders.iter().all(|folder| root.join(folder).is_dir()));
 }
