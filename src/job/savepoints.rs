@@ -42,13 +42,25 @@ pub struct SavepointSummary {
 }
 
 impl Engine {
-    /// Makes the savepoint `name` of `job` as of a barrier that covers everything committed before the call; in `place` where that is given.
+    /// Makes the savepoint `name` of `job` as of a barrier that covers everything committed before the call; in `place` where that is given. Where it is given up,
+    /// there is none.
     ///
-    /// Errors: `42710` where there is one of this name, `55006` where another is being made in `place`, `22023` where that is in a data folder or a savepoint, `55000` where the job has no state that could be saved.
+    /// Errors: `42710` where there is one of this name, `55006` where another is being made in `place`, `22023` where that is in a data folder or a savepoint,
+    /// `55000` where the job has no state that could be saved.
     pub async fn create_savepoint(&self, name: &str, job: &Arc<Job>, place: Option<Place>) -> Result<()> {
-        let reserved = self.reserve_savepoint(name, place).await?;
+        let reserved = Arc::new(self.reserve_savepoint(name, place).await?);
         let pinned = self.checkpoint_to_save(job.id, false).await?;
-        self.write_savepoint(name, pinned, reserved).await
+        let savepoint = savepoint_of(name, self.engine_id, self.clock().now_us(), &pinned, &self.catalog())?;
+        let (savepoints, store, under) = (self.savepoints.clone(), self.store.clone(), reserved.clone());
+        let writing = tokio::task::spawn_blocking(move || {
+            let result = savepoints.write(&store, &savepoint, &under);
+            drop(pinned);
+            result
+        });
+        let mut pending = PendingSavepoint::new(self.savepoints.clone(), name, reserved, writing);
+        pending.written().await?;
+        pending.is_decided = true;
+        Ok(())
     }
 
     async fn reserve_savepoint(&self, name: &str, place: Option<Place>) -> Result<Reserved> {
@@ -60,32 +72,20 @@ impl Engine {
         reserved.await.map_err(|_| Error::internal("looking for a savepoint panicked"))?
     }
 
-    async fn write_savepoint(&self, name: &str, pinned: PinnedCheckpoint, reserved: Reserved) -> Result<()> {
-        let catalog = self.catalog();
-        let savepoint = savepoint_of(name, self.engine_id, self.clock().now_us(), &pinned, &catalog)?;
-        let (savepoints, store) = (self.savepoints.clone(), self.store.clone());
-        let written = tokio::task::spawn_blocking(move || {
-            let result = savepoints.write(&store, &savepoint, &reserved);
-            drop(pinned);
-            result
-        });
-        written.await.map_err(|_| Error::internal("writing a savepoint panicked"))?
-    }
-
     /// As [`Engine::create_savepoint`], and ends the job: nothing that it did after the savepoint's barrier was shown to anybody or written to its sink. It is
     /// for the caller to drop it, and to say so; otherwise it goes on from there, and there is no savepoint.
     pub async fn stop_with_savepoint(self: &Arc<Self>, name: &str, job: &Arc<Job>, place: Option<Place>) -> Result<Stopped> {
-        let reserved = self.reserve_savepoint(name, place).await?;
+        let reserved = Arc::new(self.reserve_savepoint(name, place).await?);
         let mut pinned = self.checkpoint_to_save(job.id, true).await?;
         let mut stopped = Stopped { _hold: pinned.hold.take(), saved: None, ending: None };
         let savepoint = savepoint_of(name, self.engine_id, self.clock().now_us(), &pinned, &self.catalog())?;
-        let (savepoints, store, job) = (self.savepoints.clone(), self.store.clone(), job.id);
+        let (savepoints, store, under, job) = (self.savepoints.clone(), self.store.clone(), reserved.clone(), job.id);
         let writing = tokio::task::spawn_blocking(move || {
-            let result = savepoints.write_of_ending(&store, &savepoint, &reserved, job);
+            let result = savepoints.write_of_ending(&store, &savepoint, &under, job);
             drop(pinned);
             result
         });
-        let ending = stopped.ending.insert(EndingSavepoint::new(self.savepoints.clone(), name, writing));
+        let ending = stopped.ending.insert(PendingSavepoint::new(self.savepoints.clone(), name, reserved, writing));
         ending.written().await?;
         Ok(stopped)
     }
@@ -283,7 +283,7 @@ pub struct Stopped {
     /// What was saved for a job that takes its place.
     saved: Option<ScratchSavepoint>,
     /// The savepoint that it was stopped with.
-    ending: Option<EndingSavepoint>,
+    ending: Option<PendingSavepoint>,
 }
 
 impl Stopped {
@@ -311,17 +311,18 @@ impl Stopped {
     }
 }
 
-/// A savepoint that goes when this is dropped, unless it is decided that it does not.
-struct EndingSavepoint {
+/// A savepoint that goes when this is dropped, unless it is decided that it does not. Nobody sees it before, nor after where it goes.
+struct PendingSavepoint {
     savepoints: Savepoints,
     name: String,
+    reserved: Arc<Reserved>,
     writing: Option<JoinHandle<Result<()>>>,
     is_decided: bool,
 }
 
-impl EndingSavepoint {
-    fn new(savepoints: Savepoints, name: &str, writing: JoinHandle<Result<()>>) -> EndingSavepoint {
-        EndingSavepoint { savepoints, name: name.to_string(), writing: Some(writing), is_decided: false }
+impl PendingSavepoint {
+    fn new(savepoints: Savepoints, name: &str, reserved: Arc<Reserved>, writing: JoinHandle<Result<()>>) -> PendingSavepoint {
+        PendingSavepoint { savepoints, name: name.to_string(), reserved, writing: Some(writing), is_decided: false }
     }
 
     /// Waits until it has been written. Giving up leaves that under way.
@@ -336,12 +337,14 @@ impl EndingSavepoint {
     }
 }
 
-impl Drop for EndingSavepoint {
+impl Drop for PendingSavepoint {
     fn drop(&mut self) {
         if self.is_decided || tokio::runtime::Handle::try_current().is_err() {
             return;
         }
+        self.reserved.give_up();
         let (savepoints, name, writing) = (self.savepoints.clone(), std::mem::take(&mut self.name), self.writing.take());
+        let reserved = self.reserved.clone();
         let spawner = Spawner::current();
         spawner.clone().spawn(async move {
             if let Some(writing) = writing
@@ -351,8 +354,9 @@ impl Drop for EndingSavepoint {
             }
             spawner.spawn_blocking(move || {
                 if let Err(error) = savepoints.abandon(&name) {
-                    tracing::warn!(savepoint = %name, %error, "a savepoint that a statement was given up for was not removed; the next start does it");
+                    tracing::warn!(savepoint = %name, %error, "a savepoint that was given up with its statement was not removed");
                 }
+                drop(reserved);
             });
         });
     }

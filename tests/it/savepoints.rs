@@ -4,6 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use weir::job::engine::Seams;
+
+use crate::embedded::{Effect, Embedded, Gate, eventually};
 use crate::random::generator::{Case, Step};
 use crate::run;
 use crate::server::{PATIENCE, Server, Session, describe, settings, sql_state};
@@ -944,6 +947,34 @@ async fn savepoints_under_writers_have_one_moment_and_miss_nothing() {
     }
     assert!(committed > 0);
     run::say(&format!("savepoints under writers: {committed} transactions, {too_fast} savepoints were to be tried again"));
+}
+
+/// Who gives up a CREATE SAVEPOINT finds no savepoint afterwards, however far it was, and the same statement works at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_savepoint_whose_statement_is_cancelled_is_none() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let gate = std::sync::Arc::new(Gate::default());
+    let mut weir = Embedded::open_with(&dir.path().join("data"), &[("parallelism", "2")], gate.clone(), Seams::default()).await;
+    weir.must("CREATE TABLE t (id BIGINT PRIMARY KEY); INSERT INTO t VALUES (1), (2)").await;
+    weir.must("CREATE MATERIALIZED VIEW v AS SELECT count(*) AS n FROM t").await;
+    let away = dir.path().join("away");
+    for at in [String::new(), format!(" AT '{}'", away.display())] {
+        let statement = format!("CREATE SAVEPOINT sp FOR v{at}");
+        gate.add("completing", "rename", &["SAVEPOINT.tmp"], Effect::Hold);
+        let mut other = weir.again();
+        let cancelled = statement.clone();
+        let running = tokio::spawn(async move { other.run(&cancelled).await.map(drop) });
+        eventually("the savepoint is about to be complete", || gate.met("completing") == 1).await;
+        running.abort();
+        assert!(running.await.is_err_and(|error| error.is_cancelled()), "the statement was over before it was cancelled");
+        assert!(weir.must("SHOW SAVEPOINTS").await.is_empty());
+        gate.remove("completing");
+        weir.must(&statement).await;
+        assert_eq!(weir.must("SHOW SAVEPOINTS").await.len(), 1, "{statement}");
+        weir.must("DROP SAVEPOINT sp").await;
+        assert!(weir.must("SHOW SAVEPOINTS").await.is_empty() && !away.exists());
+    }
+    weir.close().await;
 }
 
 /// A savepoint in the data folder whose metadata is gone is no savepoint that was not completed: it stays, is shown with what is wrong, and can be dropped. What

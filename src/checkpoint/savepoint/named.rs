@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use weir_catalog::{Error, ObjectId, Result, SqlState};
 
 use super::{ENDING, FILES, METADATA, Place, Places, Savepoint, UNFINISHED, folder, in_use, metadata_missing};
@@ -30,8 +30,7 @@ const BEGUN: &str = "BEGUN";
 pub struct Savepoints {
     places: Places,
     root: PathBuf,
-    /// The names of those that are being made or removed, each with where that is to be if not here.
-    reserved: Arc<Mutex<BTreeMap<String, Option<Place>>>>,
+    reserved: Arc<Reservations>,
     /// Held while it is found out what became of one that was begun.
     settling: Arc<Mutex<()>>,
 }
@@ -44,7 +43,40 @@ pub struct Unsettled {
     given_up: bool,
 }
 
-/// The right to make or remove the savepoint of a name, until this is dropped.
+/// What is being made or removed, by name.
+#[derive(Debug, Default)]
+struct Reservations {
+    by_name: Mutex<BTreeMap<String, Reservation>>,
+    /// Told when one is gone.
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Reservation {
+    /// Where it is to be, if not in the data folder.
+    place: Option<Place>,
+    /// Nobody waits for it any more: what has been made of it goes.
+    given_up: bool,
+}
+
+impl Reservations {
+    fn has(&self, name: &str) -> bool {
+        self.by_name.lock().contains_key(name)
+    }
+
+    /// Returns when what was given up is not in the way of `name` and `place` any more.
+    fn wait_for_given_up(&self, name: &str, place: Option<&Place>) {
+        let mut by_name = self.by_name.lock();
+        let is_in_the_way = |other: &str, reservation: &Reservation| {
+            reservation.given_up && (other == name || (place.is_some() && reservation.place.as_ref() == place))
+        };
+        while by_name.iter().any(|(other, reservation)| is_in_the_way(other, reservation)) {
+            self.changed.wait(&mut by_name);
+        }
+    }
+}
+
+/// The right to make or remove the savepoint of a name, until this is dropped. Until then nobody sees the savepoint.
 #[derive(Debug)]
 pub struct Reserved {
     savepoints: Savepoints,
@@ -53,9 +85,19 @@ pub struct Reserved {
     place: Option<Place>,
 }
 
+impl Reserved {
+    /// Nobody waits for the savepoint any more, and it is going to be removed: others who want the name or the place wait for that.
+    pub fn give_up(&self) {
+        if let Some(reservation) = self.savepoints.reserved.by_name.lock().get_mut(&self.name) {
+            reservation.given_up = true;
+        }
+    }
+}
+
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.savepoints.reserved.lock().remove(&self.name);
+        self.savepoints.reserved.by_name.lock().remove(&self.name);
+        self.savepoints.reserved.changed.notify_all();
     }
 }
 
@@ -118,7 +160,7 @@ impl Savepoints {
     pub fn settle_all(&self, unsettled: &[Unsettled]) {
         for Unsettled { name, given_up } in unsettled {
             let _settling = self.settling.lock();
-            if self.reserved.lock().contains_key(name) {
+            if self.reserved.has(name) {
                 continue; // Somebody was here first, who settled it before.
             }
             if let Err(error) = self.settle(&self.entry(name), *given_up) {
@@ -166,15 +208,17 @@ impl Savepoints {
         self.root.join(folder_name(name))
     }
 
-    /// Reserves `name` for a new savepoint, in `place` where that is given. Waits for disk, and for the object store that one was begun in. Errors: `42710` where
+    /// Reserves `name` for a new savepoint, in `place` where that is given. Waits for disk, for the object store that one was begun in, and for what was given up
+    /// to be gone. Errors: `42710` where
     /// there is a savepoint `name`, or about to be one, and `55006` where one is about to be made in `place`, or removed there.
     pub fn reserve(&self, name: &str, place: Option<&Place>) -> Result<Reserved> {
+        self.reserved.wait_for_given_up(name, place);
         let entry = self.entry(name);
         let _settling = self.settling.lock();
-        if self.places.files.exists(&entry.join(BEGUN)) && !self.reserved.lock().contains_key(name) {
+        if self.places.files.exists(&entry.join(BEGUN)) && !self.reserved.has(name) {
             self.settle(&entry, self.places.files.exists(&entry.join(ENDING)))?;
         }
-        let mut reserved = self.reserved.lock();
+        let mut reserved = self.reserved.by_name.lock();
         let is_there = [METADATA, LOCATION, ENDING].iter().any(|file| self.places.files.exists(&entry.join(file)));
         if is_there || folder::has_lost_metadata(&self.places.files, &entry) || reserved.contains_key(name) {
             return Err(Error::new(SqlState::DUPLICATE_OBJECT, format!("savepoint \"{name}\" already exists")));
@@ -182,16 +226,20 @@ impl Savepoints {
         self.insert(&mut reserved, name, place)
     }
 
-    fn insert(&self, reserved: &mut BTreeMap<String, Option<Place>>, name: &str, place: Option<&Place>) -> Result<Reserved> {
-        if let Some(place) = place.filter(|place| reserved.values().flatten().any(|other| other == *place)) {
+    fn insert(&self, reserved: &mut BTreeMap<String, Reservation>, name: &str, place: Option<&Place>) -> Result<Reserved> {
+        if let Some(place) = place.filter(|place| reserved.values().any(|other| other.place.as_ref() == Some(*place))) {
             return Err(in_use(place));
         }
-        reserved.insert(name.to_string(), place.cloned());
+        reserved.insert(name.to_string(), Reservation { place: place.cloned(), given_up: false });
         Ok(Reserved { savepoints: self.clone(), name: name.to_string(), place: place.cloned() })
     }
 
-    /// Where the savepoint `name` is; `None` where there is none of this name.
+    /// Where the savepoint `name` is; `None` where there is none of this name, or where it is being made or removed.
     pub fn place(&self, name: &str) -> Result<Option<Place>> {
+        if self.reserved.has(name) { Ok(None) } else { self.settled_place(name) }
+    }
+
+    fn settled_place(&self, name: &str) -> Result<Option<Place>> {
         let entry = self.entry(name);
         if [ENDING, BEGUN].iter().any(|note| self.places.files.exists(&entry.join(note))) { Ok(None) } else { self.place_in(&entry) }
     }
@@ -219,7 +267,8 @@ impl Savepoints {
         }
     }
 
-    /// Makes a savepoint of this data folder, of the name and in the place that are reserved for it.
+    /// Makes a savepoint of this data folder, of the name and in the place that are reserved for it. It is seen when `reserved` is dropped; whoever gives it up
+    /// before calls [`Savepoints::abandon`].
     pub fn write(&self, store: &CheckpointStore, savepoint: &Savepoint, reserved: &Reserved) -> Result<()> {
         let (files, entry) = (&self.places.files, self.entry(&reserved.name));
         files.create_dir(&self.root)?;
@@ -275,7 +324,7 @@ impl Savepoints {
         self.places.files.sync_dir(&entry)
     }
 
-    /// The job has not ended: there is no savepoint `name`.
+    /// There is to be no savepoint `name`: its job has not ended, or nobody waited for it. For whoever has it reserved.
     pub fn abandon(&self, name: &str) -> Result<()> {
         self.remove_in(&self.entry(name))
     }
@@ -308,8 +357,8 @@ impl Savepoints {
     /// there.
     pub fn remove(&self, name: &str) -> Result<bool> {
         let _reserved = {
-            let mut reserved = self.reserved.lock();
-            let place = match self.place(name)? {
+            let mut reserved = self.reserved.by_name.lock();
+            let place = match self.settled_place(name)? {
                 Some(place) if !reserved.contains_key(name) => place,
                 _ => return Ok(false),
             };

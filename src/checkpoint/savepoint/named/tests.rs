@@ -297,3 +297,33 @@ fn what_is_no_savepoint_is_left_alone() {
     assert!(files.iter().all(|file| std::fs::read_to_string(root.join(file)).is_ok_and(|text| text == "mine")));
     assert!(folders.iter().all(|folder| root.join(folder).is_dir()));
 }
+
+/// Nobody sees a savepoint before it is acknowledged. One that is given up is none, and whoever wants its name or its place next waits until it is gone.
+#[test]
+fn a_savepoint_that_is_given_up_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let (savepoints, store, places) = data_folder(dir.path(), "data");
+    let away = Place::Folder(dir.path().join("away"));
+    for place in [None, Some(&away)] {
+        let reserved = savepoints.reserve("sp", place).unwrap();
+        savepoints.write(&store, &savepoint(1), &reserved).unwrap();
+        let is_none = || savepoints.list().unwrap().is_empty() && savepoints.place("sp").unwrap().is_none();
+        assert!(is_none() && !savepoints.remove("sp").unwrap());
+        assert_eq!(savepoints.reserve("sp", None).unwrap_err().code().as_str(), "42710");
+        reserved.give_up();
+        let next = std::thread::scope(|scope| {
+            let next = scope.spawn(|| savepoints.reserve("sp", place).map(|next| (next, is_none())));
+            savepoints.abandon("sp").unwrap();
+            drop(reserved);
+            next.join().unwrap().unwrap()
+        });
+        let (next, was_none) = next;
+        assert!(was_none && !dir.path().join("away").exists() && !dir.path().join("data/savepoints/sp").exists());
+        savepoints.write(&store, &savepoint(2), &next).unwrap();
+        assert!(is_none());
+        drop(next);
+        let (name, place) = savepoints.list().unwrap().pop().unwrap();
+        assert_eq!((name.as_str(), places.read(&place).unwrap().created_us), ("sp", 2));
+        assert!(savepoints.remove("sp").unwrap());
+    }
+}
