@@ -9,10 +9,12 @@
 //! the job reads the rows as of its barrier. In a folder its files are other names of the files of the store (copies where the store is in another file
 //! system, or elsewhere), so that it costs little to make, and nothing that happens to the store or to other savepoints touches it.
 //!
-//! The metadata is as `metadata` has it, under the name `weir-savepoint`. It is written last: a place without it is no savepoint.
+//! The metadata is as `metadata` has it, under the name `weir-savepoint`. It gets its name last: a place without it is no savepoint. In a folder it is written
+//! first, as `SAVEPOINT.tmp`, and has that name again while the savepoint is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use weir_catalog::{Derivation, Error, Job, Object, Result, SqlState, SqlType};
@@ -27,7 +29,7 @@ mod named;
 mod objects;
 mod place;
 
-pub use named::{Savepoints, Unsettled};
+pub use named::{Reserved, Savepoints, Unsettled};
 pub use place::{Place, Places, absolute};
 
 /// The highest format that this weir writes. It reads this and every older one. 2 has nested columns (`Object::has_nested_columns`), 3 splits of objects in an
@@ -36,6 +38,8 @@ pub const FORMAT: u32 = 3;
 
 const MAGIC: &str = "weir-savepoint";
 const METADATA: &str = "SAVEPOINT";
+/// In a folder, the metadata of a savepoint that is not complete yet, or not any more.
+const UNFINISHED: &str = "SAVEPOINT.tmp";
 const FILES: &str = "files";
 /// Beside a savepoint of a job that is about to end with it: the job's id, as decimal digits. It counts when the job is gone.
 const ENDING: &str = "ENDING";
@@ -133,6 +137,18 @@ fn none_in(place: impl Display, half: bool) -> Error {
 
 fn exists_in(place: impl Display) -> Error {
     Error::new(SqlState::DUPLICATE_OBJECT, format!("there is a savepoint in \"{place}\""))
+}
+
+/// `XX001`: the savepoint in `folder` has lost its metadata.
+fn metadata_missing(folder: &Path) -> Error {
+    Error::corrupted(format!("file \"{}\" of a savepoint is missing", folder.join(METADATA).display()))
+        .with_hint("Put it back where there is a copy of it; DROP SAVEPOINT removes what is left.")
+}
+
+/// `55006`: somebody makes a savepoint in `place`, or removes one.
+fn in_use(place: impl Display) -> Error {
+    Error::new(SqlState::OBJECT_IN_USE, format!("a savepoint in \"{place}\" is being made or removed"))
+        .with_hint("Name another place, or try again when that is done.")
 }
 
 /// `XX001`: a file of the savepoint in `place` is not there.

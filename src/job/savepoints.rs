@@ -14,7 +14,7 @@ use super::manager::{Event, Hold, PinnedCheckpoint, Saving};
 use super::sink_change::SinkChange;
 use super::status::JobState;
 use super::upgrade::{StatePlan, saved_operators};
-use crate::checkpoint::savepoint::{SavedInput, Savepoints, Unsettled, folder};
+use crate::checkpoint::savepoint::{Reserved, SavedInput, Savepoints, Unsettled, folder};
 use crate::checkpoint::{Place, Places, Savepoint};
 use crate::seams::files::FilesRef;
 use crate::seams::spawn::{JoinHandle, Spawner};
@@ -42,48 +42,51 @@ pub struct SavepointSummary {
 }
 
 impl Engine {
-    /// Makes the savepoint `name` of `job` as of a barrier that covers everything committed before the call; in `place` where that is given.
+    /// Makes the savepoint `name` of `job` as of a barrier that covers everything committed before the call; in `place` where that is given. Where it is given up,
+    /// there is none.
     ///
-    /// Errors: `42710` where there is one of this name, `55000` where the job has no state that could be saved.
+    /// Errors: `42710` where there is one of this name, `55006` where another is being made in `place`, `22023` where that is in a data folder or a savepoint,
+    /// `55000` where the job has no state that could be saved.
     pub async fn create_savepoint(&self, name: &str, job: &Arc<Job>, place: Option<Place>) -> Result<()> {
-        self.check_name_is_free(name).await?;
+        let reserved = Arc::new(self.reserve_savepoint(name, place).await?);
         let pinned = self.checkpoint_to_save(job.id, false).await?;
-        self.write_savepoint(name, pinned, place).await
-    }
-
-    async fn check_name_is_free(&self, name: &str) -> Result<()> {
-        let (savepoints, name) = (self.savepoints.clone(), name.to_string());
-        let checked = tokio::task::spawn_blocking(move || savepoints.check_name_is_free(&name));
-        checked.await.map_err(|_| Error::internal("looking for a savepoint panicked"))?
-    }
-
-    async fn write_savepoint(&self, name: &str, pinned: PinnedCheckpoint, place: Option<Place>) -> Result<()> {
-        let catalog = self.catalog();
-        let savepoint = savepoint_of(name, self.engine_id, self.clock().now_us(), &pinned, &catalog)?;
-        let (savepoints, store) = (self.savepoints.clone(), self.store.clone());
-        let written = tokio::task::spawn_blocking(move || {
-            let result = savepoints.write(&store, &savepoint, place.as_ref());
+        let savepoint = savepoint_of(name, self.engine_id, self.clock().now_us(), &pinned, &self.catalog())?;
+        let (savepoints, store, under) = (self.savepoints.clone(), self.store.clone(), reserved.clone());
+        let writing = tokio::task::spawn_blocking(move || {
+            let result = savepoints.write(&store, &savepoint, &under);
             drop(pinned);
             result
         });
-        written.await.map_err(|_| Error::internal("writing a savepoint panicked"))?
+        let mut pending = PendingSavepoint::new(self.savepoints.clone(), name, reserved, writing);
+        pending.written().await?;
+        pending.is_decided = true;
+        Ok(())
+    }
+
+    async fn reserve_savepoint(&self, name: &str, place: Option<Place>) -> Result<Reserved> {
+        let (savepoints, name, data_dir) = (self.savepoints.clone(), name.to_string(), self.settings().data_dir);
+        let reserved = tokio::task::spawn_blocking(move || {
+            place.as_ref().map_or(Ok(()), |place| place.check_is_apart(&data_dir))?;
+            savepoints.reserve(&name, place.as_ref())
+        });
+        reserved.await.map_err(|_| Error::internal("looking for a savepoint panicked"))?
     }
 
     /// As [`Engine::create_savepoint`], and ends the job: nothing that it did after the savepoint's barrier was shown to anybody or written to its sink. It is
     /// for the caller to drop it, and to say so; otherwise it goes on from there, and there is no savepoint.
     pub async fn stop_with_savepoint(self: &Arc<Self>, name: &str, job: &Arc<Job>, place: Option<Place>) -> Result<Stopped> {
-        self.check_name_is_free(name).await?;
+        let reserved = Arc::new(self.reserve_savepoint(name, place).await?);
         let mut pinned = self.checkpoint_to_save(job.id, true).await?;
         let mut stopped = Stopped { _hold: pinned.hold.take(), saved: None, ending: None };
         let mut savepoint = savepoint_of(name, self.engine_id, self.clock().now_us(), &pinned, &self.catalog())?;
         savepoint.ends_job = true;
-        let (savepoints, store, job) = (self.savepoints.clone(), self.store.clone(), job.id);
+        let (savepoints, store, under, job) = (self.savepoints.clone(), self.store.clone(), reserved.clone(), job.id);
         let writing = tokio::task::spawn_blocking(move || {
-            let result = savepoints.write_of_ending(&store, &savepoint, place.as_ref(), job);
+            let result = savepoints.write_of_ending(&store, &savepoint, &under, job);
             drop(pinned);
             result
         });
-        let ending = stopped.ending.insert(EndingSavepoint::new(self.savepoints.clone(), name, writing));
+        let ending = stopped.ending.insert(PendingSavepoint::new(self.savepoints.clone(), name, reserved, writing));
         ending.written().await?;
         Ok(stopped)
     }
@@ -226,15 +229,18 @@ impl Engine {
             .into_iter()
             .map(|(name, place)| {
                 let places = &self.build.places;
-                let savepoint = places.read(&place);
+                let savepoint = self.savepoints.check_metadata(&place).and_then(|()| places.read(&place));
                 SavepointSummary { pinned_bytes: places.pinned_bytes(&place, &savepoint), savepoint, name, place }
             })
             .collect())
     }
 
-    /// Where the savepoint `name` is. Errors with `42704` where there is none.
+    /// Where the savepoint `name` is. Errors: `42704` where there is none, `XX001` where it has lost its metadata.
     pub fn savepoint_place(&self, name: &str) -> Result<Place> {
-        self.savepoints.place(name)?.ok_or_else(|| Error::new(SqlState::UNDEFINED_OBJECT, format!("savepoint \"{name}\" does not exist")))
+        let none = || Error::new(SqlState::UNDEFINED_OBJECT, format!("savepoint \"{name}\" does not exist"));
+        let place = self.savepoints.place(name)?.ok_or_else(none)?;
+        self.savepoints.check_metadata(&place)?;
+        Ok(place)
     }
 
     /// The savepoint in `place`. Waits for disk.
@@ -294,7 +300,7 @@ pub struct Stopped {
     /// What was saved for a job that takes its place.
     saved: Option<ScratchSavepoint>,
     /// The savepoint that it was stopped with.
-    ending: Option<EndingSavepoint>,
+    ending: Option<PendingSavepoint>,
 }
 
 impl Stopped {
@@ -322,17 +328,18 @@ impl Stopped {
     }
 }
 
-/// A savepoint that goes when this is dropped, unless it is decided that it does not.
-struct EndingSavepoint {
+/// A savepoint that goes when this is dropped, unless it is decided that it does not. Nobody sees it before, nor after where it goes.
+struct PendingSavepoint {
     savepoints: Savepoints,
     name: String,
+    reserved: Arc<Reserved>,
     writing: Option<JoinHandle<Result<()>>>,
     is_decided: bool,
 }
 
-impl EndingSavepoint {
-    fn new(savepoints: Savepoints, name: &str, writing: JoinHandle<Result<()>>) -> EndingSavepoint {
-        EndingSavepoint { savepoints, name: name.to_string(), writing: Some(writing), is_decided: false }
+impl PendingSavepoint {
+    fn new(savepoints: Savepoints, name: &str, reserved: Arc<Reserved>, writing: JoinHandle<Result<()>>) -> PendingSavepoint {
+        PendingSavepoint { savepoints, name: name.to_string(), reserved, writing: Some(writing), is_decided: false }
     }
 
     /// Waits until it has been written. Giving up leaves that under way.
@@ -347,12 +354,14 @@ impl EndingSavepoint {
     }
 }
 
-impl Drop for EndingSavepoint {
+impl Drop for PendingSavepoint {
     fn drop(&mut self) {
         if self.is_decided || tokio::runtime::Handle::try_current().is_err() {
             return;
         }
+        self.reserved.give_up();
         let (savepoints, name, writing) = (self.savepoints.clone(), std::mem::take(&mut self.name), self.writing.take());
+        let reserved = self.reserved.clone();
         let spawner = Spawner::current();
         spawner.clone().spawn(async move {
             if let Some(writing) = writing
@@ -362,8 +371,9 @@ impl Drop for EndingSavepoint {
             }
             spawner.spawn_blocking(move || {
                 if let Err(error) = savepoints.abandon(&name) {
-                    tracing::warn!(savepoint = %name, %error, "a savepoint that a statement was given up for was not removed; the next start does it");
+                    tracing::warn!(savepoint = %name, %error, "a savepoint that was given up with its statement was not removed");
                 }
+                drop(reserved);
             });
         });
     }

@@ -4,6 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use weir::job::engine::Seams;
+
+use crate::embedded::{Effect, Embedded, Gate, eventually};
 use crate::random::generator::{Case, Step};
 use crate::run;
 use crate::server::{PATIENCE, Server, Session, describe, settings, sql_state};
@@ -380,6 +383,7 @@ async fn other_data_folders_read_savepoints_and_damage_is_named() {
         assert_eq!(refusal(&session, "CREATE SAVEPOINT other FOR nobody").await.0, "42704");
         assert_eq!(refusal(&session, "CREATE SAVEPOINT other FOR totals AT ''").await.0, "22023");
         assert_eq!(refusal(&session, "CREATE SAVEPOINT other FOR totals AT 'http://a/b'").await.0, "0A000");
+        assert_eq!(refusal(&session, &format!("CREATE SAVEPOINT other FOR totals AT '{location}/files/other'")).await.0, "22023");
         session.must("BEGIN").await;
         assert_eq!(refusal(&session, "CREATE SAVEPOINT other FOR totals").await.0, "25001");
         session.must("ROLLBACK").await;
@@ -947,6 +951,80 @@ async fn savepoints_under_writers_have_one_moment_and_miss_nothing() {
     run::say(&format!("savepoints under writers: {committed} transactions, {too_fast} savepoints were to be tried again"));
 }
 
+/// Who gives up a CREATE SAVEPOINT finds no savepoint afterwards, however far it was, and the same statement works at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_savepoint_whose_statement_is_cancelled_is_none() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let gate = std::sync::Arc::new(Gate::default());
+    let mut weir = Embedded::open_with(&dir.path().join("data"), &[("parallelism", "2")], gate.clone(), Seams::default()).await;
+    weir.must("CREATE TABLE t (id BIGINT PRIMARY KEY); INSERT INTO t VALUES (1), (2)").await;
+    weir.must("CREATE MATERIALIZED VIEW v AS SELECT count(*) AS n FROM t").await;
+    let away = dir.path().join("away");
+    for at in [String::new(), format!(" AT '{}'", away.display())] {
+        let statement = format!("CREATE SAVEPOINT sp FOR v{at}");
+        gate.add("completing", "rename", &["SAVEPOINT.tmp"], Effect::Hold);
+        let mut other = weir.again();
+        let cancelled = statement.clone();
+        let running = tokio::spawn(async move { other.run(&cancelled).await.map(drop) });
+        eventually("the savepoint is about to be complete", || gate.met("completing") == 1).await;
+        running.abort();
+        assert!(running.await.is_err_and(|error| error.is_cancelled()), "the statement was over before it was cancelled");
+        assert!(weir.must("SHOW SAVEPOINTS").await.is_empty());
+        gate.remove("completing");
+        weir.must(&statement).await;
+        assert_eq!(weir.must("SHOW SAVEPOINTS").await.len(), 1, "{statement}");
+        weir.must("DROP SAVEPOINT sp").await;
+        assert!(weir.must("SHOW SAVEPOINTS").await.is_empty() && !away.exists());
+    }
+    weir.close().await;
+}
+
+/// A savepoint in the data folder whose metadata is gone is no savepoint that was not completed: it stays, is shown with what is wrong, and can be dropped. What
+/// is not weir's among the savepoints is left alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_savepoint_without_its_metadata_is_shown_as_damaged() {
+    let mut server = Server::start(&settings(&[("parallelism", "2")]));
+    let session = server.connect().await;
+    session.must(TABLES).await;
+    write(&session, 0, 60).await;
+    let query = QUERIES[0].1;
+    session.must(&format!("CREATE MATERIALIZED VIEW totals AS {query}")).await;
+    session.must("CREATE SAVEPOINT whole FOR totals; CREATE SAVEPOINT broken FOR totals").await;
+    let folder = PathBuf::from(&rows(&session, "SHOW SAVEPOINTS").await[0][5]);
+    server.kill();
+    let metadata = folder.join("SAVEPOINT");
+    let content = std::fs::read(&metadata).expect("a file");
+    std::fs::remove_file(&metadata).expect("a file");
+    let root = folder.parent().expect("a folder");
+    std::fs::write(root.join("notes"), "mine").expect("a file");
+    std::fs::create_dir(root.join("album")).expect("a folder");
+    std::fs::write(root.join("album/notes"), "mine").expect("a file");
+    server.restart();
+    let session = server.connect().await;
+    assert!(folder.join("files").is_dir(), "what is left of a damaged savepoint was removed");
+    let shown = rows(&session, "SHOW SAVEPOINTS").await;
+    assert_eq!(shown.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(), ["broken", "whole"]);
+    assert!(shown[0][6].contains(&metadata.display().to_string()) && shown[1][6] == "NULL", "{shown:?}");
+    let named = metadata.display().to_string();
+    let again = format!("CREATE MATERIALIZED VIEW again FROM SAVEPOINT broken AS {query}");
+    for statement in ["DESCRIBE SAVEPOINT broken", &again, "SELECT * FROM savepoint_state('broken', 'totals/rows')"] {
+        let (code, text) = refusal(&session, statement).await;
+        assert!(code == "XX001" && text.contains(&named), "{statement}: {text}");
+    }
+    assert_eq!(refusal(&session, "CREATE SAVEPOINT broken FOR totals").await.0, "42710");
+    assert_eq!(refusal(&session, "CREATE SAVEPOINT album FOR totals").await.0, "58030");
+    std::fs::write(&metadata, &content).expect("a file");
+    session.must(&again).await;
+    std::fs::remove_file(&metadata).expect("a file");
+    session.must("CHECKPOINT").await;
+    session.must("DROP SAVEPOINT broken").await;
+    assert!(!folder.exists());
+    session.must("CREATE SAVEPOINT broken FOR totals").await;
+    for name in ["notes", "album/notes"] {
+        assert_eq!(std::fs::read_to_string(root.join(name)).expect("a file"), "mine");
+    }
+}
+
 /// Paths are recorded as they are called from everywhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn relative_paths_hold_wherever_the_next_start_is_made_from() {
@@ -967,6 +1045,12 @@ async fn relative_paths_hold_wherever_the_next_start_is_made_from() {
     let expected = [root.join("here/saved/beside"), root.join("here/data/savepoints/inside")].map(|path| path.display().to_string());
     let places = async |session: &Session| rows(session, "SHOW SAVEPOINTS").await.into_iter().map(|row| row[5].clone()).collect::<Vec<_>>();
     assert_eq!(places(&session).await, expected);
+    for folder in ["scratch", "savepoints/inside", "new/one"] {
+        for statement in ["CREATE SAVEPOINT lost FOR totals", "ALTER JOB totals STOP WITH SAVEPOINT lost"] {
+            let (code, text) = refusal(&session, &format!("{statement} AT 'data/../data/{folder}'")).await;
+            assert!(code == "22023" && text.contains("in the data folder"), "{text}");
+        }
+    }
     session.must(&format!("CREATE MATERIALIZED VIEW again FROM SAVEPOINT 'saved/beside' AS {query}")).await;
     assert_eq!(
         rows(&session, "SELECT * FROM savepoint_state('./saved/beside', 'totals/rows')").await,
@@ -974,10 +1058,13 @@ async fn relative_paths_hold_wherever_the_next_start_is_made_from() {
     );
     // What a start removes in the data folder it removes there alone, whatever else is called the same.
     let (left, others) = (root.join("here/data/origins/999"), ["here/999", "here/inside", "there/999", "there/inside", "there/half"]);
-    for folder in [left.clone(), root.join("here/data/savepoints/half")].into_iter().chain(others.map(|folder| root.join(folder))) {
+    for folder in [left.clone()].into_iter().chain(others.map(|folder| root.join(folder))) {
         std::fs::create_dir_all(&folder).expect("a folder");
         std::fs::write(folder.join("mine"), "mine").expect("a file");
     }
+    let half = root.join("here/data/savepoints/half");
+    std::fs::create_dir_all(half.join("files")).expect("a folder");
+    std::fs::write(half.join("SAVEPOINT.tmp"), "weir-sav").expect("a file");
     // A sink that has no checkpoint of its own yet when the process dies.
     let out = root.join("out");
     session
@@ -989,7 +1076,7 @@ async fn relative_paths_hold_wherever_the_next_start_is_made_from() {
     server.kill();
     server.start_again_from(&root.join("there"), Path::new("../here/data"));
     let session = server.connect().await;
-    assert!(!left.exists() && !root.join("here/data/savepoints/half").exists());
+    assert!(!left.exists() && !half.exists());
     assert!(others.iter().all(|folder| root.join(folder).join("mine").is_file()), "a start has removed what is not weir's");
     let shown = places(&session).await;
     assert_eq!(shown[0], expected[0]);

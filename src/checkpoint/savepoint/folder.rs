@@ -1,22 +1,39 @@
 //! Savepoints in folders.
+//!
+//! # Invariants
+//! - Whoever makes or removes a savepoint in a folder holds the folder's lock meanwhile, so that of several, in whatever processes, one does and the others
+//!   change nothing. The lock goes with its process. A file system that has no such locks can't keep processes apart.
+//! - The files of a savepoint are never there without its metadata, under the one name or the other: where both are missing somebody has removed it.
 
+use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use weir_catalog::{Error, Result, SqlState};
 
-use super::{ENDING, FILES, METADATA, Savepoint, damaged, exists_in, missing, none_in};
+use super::{ENDING, FILES, METADATA, Savepoint, UNFINISHED, damaged, exists_in, in_use, missing, none_in};
 use crate::checkpoint::storage::checksum_of;
 use crate::checkpoint::{CheckpointStore, FileHandle, Part};
 use crate::seams::files::FilesRef;
 
+/// How often a folder is locked that somebody removes at the same moment.
+const ATTEMPTS: usize = 10;
+
 /// Makes `savepoint` in the new folder `folder`, durably, of files of `store`, which must keep them meanwhile.
 ///
-/// Errors: `42710` where there is a savepoint in it, `58030` where it has other things, `53100` for a full disk. After an error there is no savepoint.
+/// Errors: `42710` where there is a savepoint in it, `55006` where somebody else makes one or removes it, `58030` where it has other things, `53100` for a full
+/// disk. After an error there is no savepoint of this call, and what others have made is as it was.
 pub fn write(files: &FilesRef, store: &CheckpointStore, folder: &Path, savepoint: &Savepoint) -> Result<()> {
+    let _lock = make_locked(files, folder)?;
     if files.exists(&folder.join(METADATA)) {
         return Err(exists_in(folder.display()));
     }
-    let is_ours = |path: &PathBuf| path.file_name().is_some_and(|name| name == FILES || name == "SAVEPOINT.tmp" || name == ENDING);
+    let is_begun = files.exists(&folder.join(UNFINISHED));
+    let is_ours = |path: &PathBuf| {
+        let name = path.file_name();
+        name.is_some_and(|name| name == UNFINISHED || name == ENDING || (name == FILES && is_begun))
+    };
     if let Some(other) = files.list(folder)?.iter().find(|path| !is_ours(path)) {
         return Err(Error::new(SqlState::IO_ERROR, format!("folder \"{}\" is not empty", folder.display()))
             .with_detail(format!("It has \"{}\".", other.display())));
@@ -24,22 +41,62 @@ pub fn write(files: &FilesRef, store: &CheckpointStore, folder: &Path, savepoint
     let result = write_new(files, store, folder, savepoint);
     if result.is_err() {
         // On a full disk every byte is worth having; what can't be removed is no savepoint either.
-        let _ = remove(files, folder);
+        let _ = remove_locked(files, folder);
     }
     result
 }
 
+/// Makes `folder` where it does not exist, and locks it.
+fn make_locked(files: &FilesRef, folder: &Path) -> Result<File> {
+    // Whoever removes it at the same time has done that at most a few times.
+    for _ in 0..ATTEMPTS {
+        files.create_dir(folder)?;
+        if let Some(lock) = lock(folder)? {
+            return Ok(lock);
+        }
+    }
+    Err(Error::new(SqlState::IO_ERROR, format!("folder \"{}\" could not be made", folder.display())))
+}
+
+/// The lock of `folder`; `None` where there is no such folder. Errors with `55006` where somebody has it.
+fn lock(folder: &Path) -> Result<Option<File>> {
+    let failed = |e: std::io::Error| Error::io(format!("lock \"{}\"", folder.display()), &e);
+    for _ in 0..ATTEMPTS {
+        let file = match File::open(folder) {
+            Ok(file) => file,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(failed(e)),
+        };
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            return Err(in_use(folder.display()));
+        }
+        // It may have been removed, and made again, before it was locked.
+        let locked = file.metadata().map_err(failed)?;
+        match std::fs::metadata(folder) {
+            Ok(present) if (present.dev(), present.ino()) == (locked.dev(), locked.ino()) => return Ok(Some(file)),
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    Err(in_use(folder.display()))
+}
+
 fn write_new(files: &FilesRef, store: &CheckpointStore, folder: &Path, savepoint: &Savepoint) -> Result<()> {
-    let own = folder.join(FILES);
-    files.remove_dir(&own)?;
+    let (own, unfinished) = (folder.join(FILES), folder.join(UNFINISHED));
+    // Of one that was not completed.
+    if files.exists(&own) {
+        files.remove_dir(&own)?;
+        files.sync_dir(folder)?;
+    }
+    files.write(&unfinished, &savepoint.encode()?)?;
+    files.sync_dir(folder)?;
     files.create_dir(&own)?;
     let linked = savepoint.distinct_files();
     store.link(&linked, &own)?;
     linked.iter().try_for_each(|file| files.sync(&own.join(&file.name)))?;
     files.sync_dir(&own)?;
-    let temporary = folder.join("SAVEPOINT.tmp");
-    files.write(&temporary, &savepoint.encode()?)?;
-    files.rename(&temporary, &folder.join(METADATA))?;
+    files.rename(&unfinished, &folder.join(METADATA))?;
     files.sync_dir(folder)
 }
 
@@ -47,20 +104,39 @@ fn write_new(files: &FilesRef, store: &CheckpointStore, folder: &Path, savepoint
 pub fn read(files: &FilesRef, folder: &Path) -> Result<Savepoint> {
     let path = folder.join(METADATA);
     if !files.exists(&path) {
-        return Err(none_in(folder.display(), files.exists(&folder.join(FILES))));
+        let half = [UNFINISHED, FILES].iter().any(|name| files.exists(&folder.join(name)));
+        return Err(none_in(folder.display(), half));
     }
     Savepoint::decode(folder.display(), &files.read(&path)?)
 }
 
-/// Removes the savepoint in `folder`, and the folder where nothing else is in it. Once the metadata is gone it is none any more.
+/// Removes the savepoint in `folder`, and the folder where nothing else is in it. Once the metadata is gone it is none any more. Errors with `55006` where
+/// somebody else makes one there, or removes it.
 pub fn remove(files: &FilesRef, folder: &Path) -> Result<()> {
-    if files.exists(&folder.join(METADATA)) {
-        files.remove(&folder.join(METADATA))?;
+    match lock(folder)? {
+        Some(_lock) => remove_locked(files, folder),
+        None => Ok(()),
+    }
+}
+
+fn remove_locked(files: &FilesRef, folder: &Path) -> Result<()> {
+    let (metadata, unfinished, own) = (folder.join(METADATA), folder.join(UNFINISHED), folder.join(FILES));
+    if files.exists(&metadata) {
+        files.rename(&metadata, &unfinished)?;
         files.sync_dir(folder)?;
     }
-    files.remove(&folder.join("SAVEPOINT.tmp"))?;
-    files.remove_dir(&folder.join(FILES))?;
+    if files.exists(&own) {
+        files.remove_dir(&own)?;
+        files.sync_dir(folder)?;
+    }
+    files.remove(&unfinished)?;
     if files.list(folder)?.is_empty() { files.remove_dir(folder) } else { Ok(()) }
+}
+
+/// Whether the savepoint in `folder` has lost its metadata.
+pub(super) fn has_lost_metadata(files: &FilesRef, folder: &Path) -> bool {
+    let exists = |name: &str| files.exists(&folder.join(name));
+    exists(FILES) && !exists(UNFINISHED) && !exists(METADATA)
 }
 
 /// Brings the files of `part`, of the savepoint in `folder`, into the new folder `into` under their local names, after checking length and content of
@@ -99,7 +175,6 @@ fn verified(files: &FilesRef, folder: &Path, file: &FileHandle) -> Result<PathBu
 
 /// The bytes of files that nothing but the savepoint in `folder` keeps on the disk.
 pub fn pinned_bytes(folder: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
     let entries = std::fs::read_dir(folder.join(FILES)).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.metadata().ok()).filter(|file| file.nlink() == 1).map(|file| file.len()).sum()
 }

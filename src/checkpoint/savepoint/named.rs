@@ -1,17 +1,19 @@
 //! The savepoints of a data folder, by name.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use weir_catalog::{Error, ObjectId, Result, SqlState};
 
-use super::{ENDING, METADATA, Place, Places, Savepoint};
+use super::{ENDING, FILES, METADATA, Place, Places, Savepoint, UNFINISHED, folder, in_use, metadata_missing};
 use crate::checkpoint::CheckpointStore;
 
 /// In place of a savepoint that lies elsewhere: where.
 const LOCATION: &str = "LOCATION";
+/// That, before it has all its bytes.
+const LOCATION_UNFINISHED: &str = "LOCATION.tmp";
 
 /// Beside [`LOCATION`], as long as it is not known here that the savepoint there is complete: which one it is, by its data folder and the time it was made.
 const BEGUN: &str = "BEGUN";
@@ -23,12 +25,12 @@ const BEGUN: &str = "BEGUN";
 ///   start that finds the note looks whether the job is there.
 /// - A savepoint that is complete elsewhere has its name, whenever the process was killed: the name is noted first, as begun, and a start that finds it so
 ///   looks whether the savepoint is there.
+/// - Of those who make or remove a savepoint of one name, or in one place, one at a time does: it has it [`Reserved`].
 #[derive(Clone, Debug)]
 pub struct Savepoints {
     places: Places,
     root: PathBuf,
-    /// The names of those that are being written.
-    writing: Arc<Mutex<BTreeSet<String>>>,
+    reserved: Arc<Reservations>,
     /// Held while it is found out what became of one that was begun.
     settling: Arc<Mutex<()>>,
 }
@@ -41,40 +43,93 @@ pub struct Unsettled {
     given_up: bool,
 }
 
-/// The right to write the savepoint of a name.
-struct Writing<'a> {
-    savepoints: &'a Savepoints,
-    name: &'a str,
+/// What is being made or removed, by name.
+#[derive(Debug, Default)]
+struct Reservations {
+    by_name: Mutex<BTreeMap<String, Reservation>>,
+    /// Told when one is gone.
+    changed: Condvar,
 }
 
-impl Drop for Writing<'_> {
+#[derive(Debug)]
+struct Reservation {
+    /// Where it is to be, if not in the data folder.
+    place: Option<Place>,
+    /// Nobody waits for it any more: what has been made of it goes.
+    given_up: bool,
+}
+
+impl Reservations {
+    fn has(&self, name: &str) -> bool {
+        self.by_name.lock().contains_key(name)
+    }
+
+    /// Returns when what was given up is not in the way of `name` and `place` any more.
+    fn wait_for_given_up(&self, name: &str, place: Option<&Place>) {
+        let mut by_name = self.by_name.lock();
+        let is_in_the_way = |other: &str, reservation: &Reservation| {
+            reservation.given_up && (other == name || (place.is_some() && reservation.place.as_ref() == place))
+        };
+        while by_name.iter().any(|(other, reservation)| is_in_the_way(other, reservation)) {
+            self.changed.wait(&mut by_name);
+        }
+    }
+}
+
+/// The right to make or remove the savepoint of a name, until this is dropped. Until then nobody sees the savepoint.
+#[derive(Debug)]
+pub struct Reserved {
+    savepoints: Savepoints,
+    name: String,
+    /// Where it is to be, if not in the data folder.
+    place: Option<Place>,
+}
+
+impl Reserved {
+    /// Nobody waits for the savepoint any more, and it is going to be removed: others who want the name or the place wait for that.
+    pub fn give_up(&self) {
+        if let Some(reservation) = self.savepoints.reserved.by_name.lock().get_mut(&self.name) {
+            reservation.given_up = true;
+        }
+    }
+}
+
+impl Drop for Reserved {
     fn drop(&mut self) {
-        self.savepoints.writing.lock().remove(self.name);
+        self.savepoints.reserved.by_name.lock().remove(&self.name);
+        self.savepoints.reserved.changed.notify_all();
     }
 }
 
 impl Savepoints {
-    /// Those in `root`. What is left of ones that were not completed is removed, and of those whose job was to end with them and, as `has_ended` says, has not.
+    /// Those in `root`. What is left of ones that were not completed is removed, and of those whose job was to end with them and, as `has_ended` says, has not; the
+    /// log says so. What is none of a savepoint stays, and so does one that has lost its metadata.
     /// Where an object store has to be asked for it, [`Savepoints::settle_all`] does it with what is returned.
     pub fn open(places: Places, root: PathBuf, has_ended: impl Fn(ObjectId) -> bool) -> Result<(Savepoints, Vec<Unsettled>)> {
-        let savepoints = Savepoints { places, root, writing: Arc::default(), settling: Arc::default() };
+        let savepoints = Savepoints { places, root, reserved: Arc::default(), settling: Arc::default() };
         let mut unsettled = Vec::new();
         let files = &savepoints.places.files;
         for entry in files.list(&savepoints.root)? {
-            let folder = savepoints.root.join(entry);
-            if !files.exists(&folder.join(METADATA)) && !files.exists(&folder.join(LOCATION)) {
-                files.remove_dir(&folder)?;
+            let folder = savepoints.root.join(&entry);
+            let Some(name) = name_of(&entry).filter(|_| folder.is_dir()) else {
+                tracing::warn!(path = %folder.display(), "what is no folder of a savepoint is among the savepoints, and is left alone");
                 continue;
-            }
+            };
+            let is_there = files.exists(&folder.join(METADATA)) || files.exists(&folder.join(LOCATION));
             let note = folder.join(ENDING);
             let given_up = files.exists(&note) && {
                 let job = std::str::from_utf8(&files.read(&note)?).ok().and_then(|text| text.trim().parse::<ObjectId>().ok());
                 !job.is_none_or(&has_ended)
             };
+            if !is_there {
+                if let Err(error) = savepoints.tidy(&folder, given_up) {
+                    tracing::warn!(folder = %folder.display(), %error, "what is left of a savepoint that was not completed was not removed");
+                }
+                continue;
+            }
             let is_begun = files.exists(&folder.join(BEGUN));
             if (given_up || is_begun) && matches!(savepoints.place_in(&folder)?, Some(Place::Objects(_))) {
-                let name = folder.file_name().and_then(|name| name.to_str()).and_then(name_of_folder);
-                unsettled.extend(name.map(|name| Unsettled { name, given_up }));
+                unsettled.push(Unsettled { name, given_up });
             } else if let Err(error) = savepoints.settle(&folder, given_up) {
                 // A folder elsewhere, which may be out of reach as well.
                 tracing::warn!(folder = %folder.display(), %error, "whether a savepoint is complete could not be found out");
@@ -83,11 +138,29 @@ impl Savepoints {
         Ok((savepoints, unsettled))
     }
 
+    /// Removes what is in `entry`, without metadata and without a note where it is, if that is left of a savepoint that was not completed, or that was given up.
+    fn tidy(&self, entry: &Path, given_up: bool) -> Result<()> {
+        let files = &self.places.files;
+        if folder::has_lost_metadata(files, entry) && !given_up {
+            let error = metadata_missing(entry);
+            tracing::warn!(folder = %entry.display(), %error, "a savepoint is damaged; it stays until it is dropped");
+            return files.remove(&entry.join(ENDING));
+        }
+        let known = [UNFINISHED, FILES, ENDING, BEGUN, LOCATION_UNFINISHED].map(PathBuf::from);
+        if let Some(other) = files.list(entry)?.iter().find(|name| !known.contains(name)) {
+            tracing::warn!(folder = %entry.display(), has = %other.display(), "a folder among the savepoints is not weir's and is left alone");
+            return Ok(());
+        }
+        let why = if given_up { "its job was to end with it, and has not" } else { "it was not completed, or was being dropped" };
+        tracing::warn!(folder = %entry.display(), why, "what is left of a savepoint is removed");
+        self.forget(entry)
+    }
+
     /// Finds out what [`Savepoints::open`] has left. What can't be found out stays as it is, and the next start tries again.
     pub fn settle_all(&self, unsettled: &[Unsettled]) {
         for Unsettled { name, given_up } in unsettled {
             let _settling = self.settling.lock();
-            if self.writing.lock().contains(name) {
+            if self.reserved.has(name) {
                 continue; // Somebody was here first, who settled it before.
             }
             if let Err(error) = self.settle(&self.entry(name), *given_up) {
@@ -135,35 +208,45 @@ impl Savepoints {
         self.root.join(folder_name(name))
     }
 
-    /// Errors with `42710` where there is a savepoint `name`, or about to be one. Waits for disk, and for the object store that one was begun in.
-    pub fn check_name_is_free(&self, name: &str) -> Result<()> {
-        self.reserve(name).map(drop)
-    }
-
-    fn reserve<'a>(&'a self, name: &'a str) -> Result<Writing<'a>> {
+    /// Reserves `name` for a new savepoint, in `place` where that is given. Waits for disk, for the object store that one was begun in, and for what was given up
+    /// to be gone. Errors: `42710` where
+    /// there is a savepoint `name`, or about to be one, and `55006` where one is about to be made in `place`, or removed there.
+    pub fn reserve(&self, name: &str, place: Option<&Place>) -> Result<Reserved> {
+        self.reserved.wait_for_given_up(name, place);
         let entry = self.entry(name);
         let _settling = self.settling.lock();
-        if self.places.files.exists(&entry.join(BEGUN)) && !self.writing.lock().contains(name) {
+        if self.places.files.exists(&entry.join(BEGUN)) && !self.reserved.has(name) {
             self.settle(&entry, self.places.files.exists(&entry.join(ENDING)))?;
         }
-        let mut writing = self.writing.lock();
+        let mut reserved = self.reserved.by_name.lock();
         let is_there = [METADATA, LOCATION, ENDING].iter().any(|file| self.places.files.exists(&entry.join(file)));
-        if is_there || writing.contains(name) {
+        if is_there || folder::has_lost_metadata(&self.places.files, &entry) || reserved.contains_key(name) {
             return Err(Error::new(SqlState::DUPLICATE_OBJECT, format!("savepoint \"{name}\" already exists")));
         }
-        writing.insert(name.to_string());
-        Ok(Writing { savepoints: self, name })
+        self.insert(&mut reserved, name, place)
     }
 
-    /// Where the savepoint `name` is; `None` where there is none of this name.
+    fn insert(&self, reserved: &mut BTreeMap<String, Reservation>, name: &str, place: Option<&Place>) -> Result<Reserved> {
+        if let Some(place) = place.filter(|place| reserved.values().any(|other| other.place.as_ref() == Some(*place))) {
+            return Err(in_use(place));
+        }
+        reserved.insert(name.to_string(), Reservation { place: place.cloned(), given_up: false });
+        Ok(Reserved { savepoints: self.clone(), name: name.to_string(), place: place.cloned() })
+    }
+
+    /// Where the savepoint `name` is; `None` where there is none of this name, or where it is being made or removed.
     pub fn place(&self, name: &str) -> Result<Option<Place>> {
+        if self.reserved.has(name) { Ok(None) } else { self.settled_place(name) }
+    }
+
+    fn settled_place(&self, name: &str) -> Result<Option<Place>> {
         let entry = self.entry(name);
         if [ENDING, BEGUN].iter().any(|note| self.places.files.exists(&entry.join(note))) { Ok(None) } else { self.place_in(&entry) }
     }
 
     fn place_in(&self, entry: &Path) -> Result<Option<Place>> {
         let files = &self.places.files;
-        if files.exists(&entry.join(METADATA)) {
+        if files.exists(&entry.join(METADATA)) || (!files.exists(&entry.join(LOCATION)) && folder::has_lost_metadata(files, entry)) {
             return Ok(Some(Place::Folder(entry.to_path_buf())));
         }
         let note = entry.join(LOCATION);
@@ -174,16 +257,22 @@ impl Savepoints {
         Place::recorded(&String::from_utf8(files.read(&note)?).map_err(broken)?).map(Some)
     }
 
-    /// Makes a savepoint of this data folder, in `place` where that is given. Errors with `42710` where there is one of its name.
-    pub fn write(&self, store: &CheckpointStore, savepoint: &Savepoint, place: Option<&Place>) -> Result<()> {
-        let _reserved = self.reserve(&savepoint.name)?;
-        self.write_reserved(store, savepoint, place)
+    /// Errors with `XX001` where `place`, which a savepoint of this data folder has, is in it and without the savepoint's metadata.
+    pub fn check_metadata(&self, place: &Place) -> Result<()> {
+        match place {
+            Place::Folder(entry) if entry.parent() == Some(self.root.as_path()) && folder::has_lost_metadata(&self.places.files, entry) => {
+                Err(metadata_missing(entry))
+            }
+            _ => Ok(()),
+        }
     }
 
-    fn write_reserved(&self, store: &CheckpointStore, savepoint: &Savepoint, place: Option<&Place>) -> Result<()> {
-        let (files, entry) = (&self.places.files, self.entry(&savepoint.name));
+    /// Makes a savepoint of this data folder, of the name and in the place that are reserved for it. It is seen when `reserved` is dropped; whoever gives it up
+    /// before calls [`Savepoints::abandon`].
+    pub fn write(&self, store: &CheckpointStore, savepoint: &Savepoint, reserved: &Reserved) -> Result<()> {
+        let (files, entry) = (&self.places.files, self.entry(&reserved.name));
         files.create_dir(&self.root)?;
-        let Some(place) = place else {
+        let Some(place) = &reserved.place else {
             self.places.write(store, &Place::Folder(entry), savepoint)?;
             return files.sync_dir(&self.root);
         };
@@ -201,7 +290,7 @@ impl Savepoints {
         let files = &self.places.files;
         files.write(&entry.join(BEGUN), identity(savepoint).as_bytes())?;
         files.sync_dir(entry)?;
-        let temporary = entry.join("LOCATION.tmp");
+        let temporary = entry.join(LOCATION_UNFINISHED);
         files.write(&temporary, location.as_bytes())?;
         files.rename(&temporary, &entry.join(LOCATION))?;
         files.sync_dir(entry)?;
@@ -215,13 +304,12 @@ impl Savepoints {
     }
 
     /// As [`Savepoints::write`], of a job that is to end with it. It counts when [`Savepoints::confirm`] is called, or at a start that finds the job gone.
-    pub fn write_of_ending(&self, store: &CheckpointStore, savepoint: &Savepoint, place: Option<&Place>, job: ObjectId) -> Result<()> {
-        let _reserved = self.reserve(&savepoint.name)?;
-        let (files, entry) = (&self.places.files, self.entry(&savepoint.name));
+    pub fn write_of_ending(&self, store: &CheckpointStore, savepoint: &Savepoint, reserved: &Reserved, job: ObjectId) -> Result<()> {
+        let (files, entry) = (&self.places.files, self.entry(&reserved.name));
         files.create_dir(&entry)?;
         files.write(&entry.join(ENDING), job.to_string().as_bytes())?;
         files.sync_dir(&entry)?;
-        let written = self.write_reserved(store, savepoint, place);
+        let written = self.write(store, savepoint, reserved);
         if written.is_err() {
             // What can't be removed is none either: it has no metadata.
             let _ = self.forget(&entry);
@@ -236,7 +324,7 @@ impl Savepoints {
         self.places.files.sync_dir(&entry)
     }
 
-    /// The job has not ended: there is no savepoint `name`.
+    /// There is to be no savepoint `name`: its job has not ended, or nobody waited for it. For whoever has it reserved.
     pub fn abandon(&self, name: &str) -> Result<()> {
         self.remove_in(&self.entry(name))
     }
@@ -248,22 +336,35 @@ impl Savepoints {
         self.forget(entry)
     }
 
-    /// Removes the name in `entry`. Without the note where it is, it is none, whatever else is left.
+    /// Removes the name in `entry`. Without the note where it is, it is none, whatever else is left. What is not weir's stays.
     fn forget(&self, entry: &Path) -> Result<()> {
         let (files, note) = (&self.places.files, entry.join(LOCATION));
         if files.exists(&note) {
             files.remove(&note)?;
             files.sync_dir(entry)?;
         }
-        files.remove_dir(entry)?;
+        folder::remove(files, entry)?;
+        for note in [BEGUN, ENDING, LOCATION_UNFINISHED] {
+            files.remove(&entry.join(note))?;
+        }
+        if files.list(entry)?.is_empty() {
+            files.remove_dir(entry)?;
+        }
         files.sync_dir(&self.root)
     }
 
-    /// Removes the savepoint `name`, wherever it is; false where there is none.
+    /// Removes the savepoint `name`, wherever it is; false where there is none. Errors with `55006` where another is about to be made in its place, or removed
+    /// there.
     pub fn remove(&self, name: &str) -> Result<bool> {
-        if self.place(name)?.is_none() {
-            return Ok(false);
-        }
+        let _reserved = {
+            let mut reserved = self.reserved.by_name.lock();
+            let place = match self.settled_place(name)? {
+                Some(place) if !reserved.contains_key(name) => place,
+                _ => return Ok(false),
+            };
+            let own = Place::Folder(self.entry(name));
+            self.insert(&mut reserved, name, Some(&place).filter(|place| **place != own))?
+        };
         self.remove_in(&self.entry(name))?;
         Ok(true)
     }
@@ -272,8 +373,7 @@ impl Savepoints {
     pub fn list(&self) -> Result<Vec<(String, Place)>> {
         let mut found = Vec::new();
         for entry in self.places.files.list(&self.root)? {
-            let name = entry.file_name().and_then(|name| name.to_str()).and_then(name_of_folder);
-            if let Some(name) = name
+            if let Some(name) = name_of(&entry)
                 && let Some(place) = self.place(&name)?
             {
                 found.push((name, place));
@@ -302,6 +402,12 @@ fn identity(savepoint: &Savepoint) -> String {
     format!("{:016x} {}", savepoint.engine, savepoint.created_us)
 }
 
+/// Which savepoint `entry` of the folder of savepoints is of; `None` where it is none that is made here.
+fn name_of(entry: &Path) -> Option<String> {
+    let entry = entry.to_str()?;
+    name_of_folder(entry).filter(|name| folder_name(name) == entry)
+}
+
 fn name_of_folder(folder: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = folder.as_bytes();
@@ -319,127 +425,4 @@ fn name_of_folder(folder: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-    use crate::checkpoint::JobCheckpoint;
-    use crate::seams::files::{FilesRef, LossyFiles};
-    use crate::seams::objects::Permits;
-
-    fn savepoint(created_us: i64) -> Savepoint {
-        let job = weir_catalog::Job {
-            id: 16_400,
-            name: "v".into(),
-            kind: weir_catalog::JobKind::MaterializedView { key: None, changelog: weir_catalog::ChangelogMode::Append },
-            columns: Vec::new(),
-            query: "SELECT 1".into(),
-            insert_columns: Vec::new(),
-            sql: "CREATE MATERIALIZED VIEW v AS SELECT 1".into(),
-            settings: BTreeMap::new(),
-            inputs: Vec::new(),
-            macros: Vec::new(),
-            operators: Vec::new(),
-            parallelism: 1,
-            origin: None,
-        };
-        let checkpoint = JobCheckpoint { barrier: 1, commit: 1, time_us: 0, operators: BTreeMap::new(), finished: false };
-        let (name, operators) = ("sp".into(), BTreeMap::new());
-        Savepoint { name, engine: 7, created_us, job, checkpoint, operators, result: None, ends_job: false, inputs: Vec::new(), tables: None }
-    }
-
-    /// Each statement that makes a savepoint elsewhere is stopped at each change of the disk, by a crash that loses what was not durable or by the end of the
-    /// process alone. The savepoint is there and has its name, or neither; after STOP WITH SAVEPOINT of a job that has not ended it is neither. Then the same
-    /// statement works.
-    #[test]
-    fn a_savepoint_elsewhere_is_there_and_has_its_name_or_neither() {
-        let (mut there, mut gone) = (0, 0);
-        for (ends, power_is_lost) in [(false, false), (false, true), (true, false), (true, true)] {
-            for at in 1.. {
-                let dir = tempfile::tempdir().unwrap();
-                let root = dir.path().join("data");
-                let lossy = LossyFiles::new(&root, at).unwrap();
-                let files: FilesRef = Arc::new(lossy.clone());
-                let place = Place::Folder(root.join("away"));
-                let permits = Permits::new(1 << 20, |_| ());
-                let places = Places::new(files.clone(), root.join("scratch"), permits);
-                let open = || Savepoints::open(places.clone(), root.join("savepoints"), |_| false).unwrap().0;
-                let store = || CheckpointStore::open(files.clone(), &root.join("checkpoints"), None).unwrap().0;
-                let write = |savepoints: &Savepoints, store: &CheckpointStore, created_us: i64| {
-                    if ends {
-                        savepoints.write_of_ending(store, &savepoint(created_us), Some(&place), 16_400)
-                    } else {
-                        savepoints.write(store, &savepoint(created_us), Some(&place))
-                    }
-                };
-                let (savepoints, former) = (open(), store());
-                lossy.power_off_after(at);
-                let written = write(&savepoints, &former, 1);
-                let is_over = !lossy.powered_off();
-                if power_is_lost {
-                    lossy.power_off();
-                    lossy.crash().unwrap();
-                } else {
-                    lossy.kill();
-                }
-                drop((savepoints, former));
-
-                let (savepoints, store) = (open(), store());
-                let is_there = places.read(&place).is_ok();
-                let named = savepoints.list().unwrap();
-                assert_eq!(named.len(), usize::from(is_there), "ends: {ends}, power lost: {power_is_lost}, change {at}");
-                if ends {
-                    assert!(!is_there, "the job has not ended; change {at}");
-                } else {
-                    assert!(is_there || written.is_err(), "what was acknowledged is gone; change {at}");
-                }
-                if is_there {
-                    there += 1;
-                    assert_eq!(write(&savepoints, &store, 2).unwrap_err().code().as_str(), "42710");
-                    assert!(savepoints.remove("sp").unwrap());
-                } else {
-                    gone += 1;
-                }
-                write(&savepoints, &store, 3).unwrap();
-                assert_eq!(places.read(&place).unwrap().created_us, 3);
-                if is_over {
-                    break;
-                }
-            }
-        }
-        assert!(there > 4 && gone > 20, "{there} there, {gone} gone");
-    }
-
-    /// A name that was begun where somebody else's savepoint is, or was, takes nothing from them.
-    #[test]
-    fn a_name_that_was_begun_takes_no_savepoint_of_others() {
-        let dir = tempfile::tempdir().unwrap();
-        let files: FilesRef = Arc::new(LossyFiles::new(dir.path(), 1).unwrap());
-        let places = Places::new(files.clone(), dir.path().join("scratch"), Permits::new(1 << 20, |_| ()));
-        let place = Place::Folder(dir.path().join("away"));
-        let store = CheckpointStore::open(files.clone(), &dir.path().join("checkpoints"), None).unwrap().0;
-        places.write(&store, &place, &savepoint(1)).unwrap();
-        for given_up in [false, true] {
-            let entry = dir.path().join("savepoints/sp");
-            files.create_dir(&entry).unwrap();
-            files.write(&entry.join(BEGUN), identity(&savepoint(2)).as_bytes()).unwrap();
-            files.write(&entry.join(LOCATION), place.record().unwrap().as_bytes()).unwrap();
-            if given_up {
-                files.write(&entry.join(ENDING), b"16400").unwrap();
-            }
-            let (savepoints, unsettled) = Savepoints::open(places.clone(), dir.path().join("savepoints"), |_| false).unwrap();
-            assert!(unsettled.is_empty() && savepoints.list().unwrap().is_empty() && !files.exists(&entry));
-            assert_eq!(places.read(&place).unwrap(), savepoint(1));
-        }
-    }
-
-    #[test]
-    fn every_name_is_that_of_a_folder() {
-        for name in ["before", "Before It", "a/b", "..", "ü%2f", "", "x.tmp"] {
-            let folder = folder_name(name);
-            assert!(!folder.contains(['/', '.']), "{folder}");
-            assert_eq!(name_of_folder(&folder).as_deref(), Some(name));
-        }
-        assert_eq!(name_of_folder("%zz"), None);
-    }
-}
+mod tests;

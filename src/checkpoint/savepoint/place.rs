@@ -1,17 +1,21 @@
 //! Where savepoints are, and how they are made, read and removed there.
 
+use std::ffi::OsString;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_catalog::{Error, Result};
+use weir_catalog::{Error, Result, SqlState};
 
 use super::objects::{Buckets, InObjects};
-use super::{Savepoint, folder};
+use super::{METADATA, Savepoint, folder};
 use crate::checkpoint::{CheckpointStore, FileHandle, Part};
 use crate::seams::files::FilesRef;
 use crate::seams::objects::{ObjectUrl, Permits};
+
+/// How many links in a path are followed, as Linux has it.
+const MOST_LINKS: usize = 40;
 
 /// Where a savepoint is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +54,72 @@ impl Place {
             Place::Objects(url) => Ok(url.to_string()),
         }
     }
+
+    /// Whether a savepoint made here would be nobody else's to remove. Errors with `22023` for a folder in a data folder, be it `data_dir` or another, and for
+    /// one in a savepoint: what is not known there is removed. Waits for disk.
+    pub fn check_is_apart(&self, data_dir: &Path) -> Result<()> {
+        let Place::Folder(folder) = self else { return Ok(()) };
+        let (path, data_dir) = (resolved(folder), resolved(data_dir));
+        let refused = |what: &str, place: &Path| {
+            Error::new(
+                SqlState::INVALID_PARAMETER_VALUE,
+                format!("folder \"{}\" is in the {what} \"{}\"", folder.display(), place.display()),
+            )
+            .with_hint("Name a folder outside of it. Without AT, a savepoint is made in the data folder, in a place of its own.")
+        };
+        if path.starts_with(&data_dir) {
+            return Err(refused("data folder", &data_dir));
+        }
+        if let Some(other) = path.ancestors().find(|above| is_data_folder(above)) {
+            return Err(refused("data folder", other));
+        }
+        match path.ancestors().skip(1).find(|above| above.join(METADATA).is_file()) {
+            Some(savepoint) => Err(refused("savepoint", savepoint)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether `folder` is the data folder of some server.
+fn is_data_folder(folder: &Path) -> bool {
+    let path = folder.join("FORMAT");
+    path.is_file() && std::fs::read(path).is_ok_and(|content| content.starts_with(b"weir-data "))
+}
+
+/// Where `path`, which is absolute, leads to when all links in it are followed; its end need not exist.
+fn resolved(path: &Path) -> PathBuf {
+    let mut at = PathBuf::from("/");
+    let mut rest: Vec<OsString> = steps(path);
+    let mut links = 0;
+    while let Some(step) = rest.pop() {
+        if step == ".." {
+            // What stands here has no links any more.
+            at.pop();
+            continue;
+        }
+        let next = at.join(step);
+        match std::fs::read_link(&next) {
+            Ok(target) if links < MOST_LINKS => {
+                links += 1;
+                if target.is_absolute() {
+                    at = PathBuf::from("/");
+                }
+                rest.extend(steps(&target));
+            }
+            _ => at = next,
+        }
+    }
+    at
+}
+
+/// The names in `path`, the last one first.
+fn steps(path: &Path) -> Vec<OsString> {
+    let names = path.components().rev().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_os_string()),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::Prefix(_) | Component::RootDir | Component::CurDir => None,
+    });
+    names.collect()
 }
 
 impl fmt::Display for Place {
@@ -64,7 +134,7 @@ impl fmt::Display for Place {
 /// `path` as it is called from everywhere. Errors with `22023` where it is empty, `58030` where the working directory is gone.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
     if path.as_os_str().is_empty() {
-        return Err(Error::new(weir_catalog::SqlState::INVALID_PARAMETER_VALUE, "a path is empty"));
+        return Err(Error::new(SqlState::INVALID_PARAMETER_VALUE, "a path is empty"));
     }
     std::path::absolute(path).map_err(|e| Error::io(format!("find \"{}\"", path.display()), &e))
 }
@@ -172,5 +242,48 @@ mod tests {
         for (wrong, code) in [("", "22023"), ("file://", "22023"), ("http://a/b", "0A000"), ("s3://a/../b", "22023")] {
             assert_eq!(Place::parse(wrong).unwrap_err().code().as_str(), code, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_savepoint_is_made_in_no_data_folder_and_in_no_other_savepoint() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let at = |path: &str| root.join(path);
+        for folder in ["data/scratch", "data-of-mine", "other/log", "saved/files", "plain"] {
+            std::fs::create_dir_all(at(folder)).unwrap();
+        }
+        std::fs::write(at("data/FORMAT"), "weir-data 1\n").unwrap();
+        std::fs::write(at("other/FORMAT"), "weir-data 1\n").unwrap();
+        std::fs::write(at("plain/FORMAT"), "none of weir's").unwrap();
+        std::fs::write(at("saved/SAVEPOINT"), "").unwrap();
+        let link = |target: &Path, path: &str| std::os::unix::fs::symlink(target, at(path)).unwrap();
+        link(&at("data"), "to-data");
+        link(Path::new("../data/savepoints/new"), "plain/dangling");
+        link(&at("plain"), "data/scratch/out");
+        link(&at("endless"), "endless");
+        let check = |path: &Path| Place::Folder(path.to_path_buf()).check_is_apart(&at("to-data"));
+        let inside = [
+            "data",
+            "data/scratch/a",
+            "data/savepoints/a/b",
+            "to-data/log/a",
+            "plain/../data/a",
+            "not/there/../../data/a",
+            "plain/dangling",
+            "plain/dangling/a",
+            "other/log/a",
+            "other/a",
+            "saved/a",
+            "saved/files/a/b",
+        ];
+        for path in inside {
+            let error = check(&at(path)).unwrap_err();
+            assert!(error.code().as_str() == "22023" && error.hint().is_some(), "{path}: {error:?}");
+            assert!(error.message().contains(&*at(path).to_string_lossy()), "{path}: {error:?}");
+        }
+        for path in ["data-of-mine/a", "plain/a", "not/there", "data/../plain/a", "data/scratch/out/a", "saved", "saved/../plain", "endless/a"] {
+            check(&at(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        }
+        Place::parse("s3://data/savepoints").unwrap().check_is_apart(&at("data")).unwrap();
     }
 }
