@@ -41,7 +41,7 @@ impl Asking {
     }
 
     /// What is asked from now on.
-    pub fn from_now(&self) -> Interruption {
+    pub fn interruption(&self) -> Interruption {
         let asked = self.0.subscribe();
         let told = asked.borrow().cancels;
         Interruption { asked, told }
@@ -239,13 +239,13 @@ mod tests {
         let (asking, interrupts) = (Asking::default(), Interrupts::default());
         let code = |result: weir_catalog::Result<()>| result.map_or_else(|error| error.code().as_str().to_string(), |()| "00000".into());
         asking.cancel();
-        let mut interruption = asking.from_now();
+        let mut interruption = asking.interruption();
         assert_eq!(code(interrupts.run(async { Ok(()) }, &mut interruption).await), "00000");
         asking.cancel();
         assert_eq!(code(interrupts.run(async { Ok(()) }, &mut interruption).await), "57014");
         assert_eq!(code(interrupts.run(async { Ok(()) }, &mut interruption).await), "00000");
         asking.end();
-        for mut interruption in [interruption, asking.from_now()] {
+        for mut interruption in [interruption, asking.interruption()] {
             for _ in 0..2 {
                 assert_eq!(code(interrupts.run(std::future::pending(), &mut interruption).await), "57P01");
             }

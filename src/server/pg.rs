@@ -69,7 +69,7 @@ impl ConnectionRef {
 
     /// What it is asked from now on.
     pub(super) fn interruption(&self) -> Interruption {
-        self.0.asking.from_now()
+        self.0.asking.interruption()
     }
 
     /// The client was told of the end of its session, or is gone.
@@ -155,7 +155,7 @@ impl Connection {
 
     /// A Sync has come, or what stands for one. Cancel requests of before were for the statements.
     async fn end_pipeline(&self) -> Result<()> {
-        let mut interruption = self.asking.from_now();
+        let mut interruption = self.asking.interruption();
         let mut session = self.session.lock().await;
         if !session.is_in_pipeline() {
             return Ok(());
@@ -197,7 +197,7 @@ impl Connection {
         if self.run_catalog_query(client, script).await? {
             return Ok(());
         }
-        let mut interruption = self.asking.from_now();
+        let mut interruption = self.asking.interruption();
         let parsed = tokio::select! {
             biased;
             parsed = planning::parsed(script) => parsed,
@@ -234,7 +234,7 @@ impl Connection {
         if implicit {
             let end = if result.is_ok() { Statement::Commit } else { Statement::Rollback };
             // A cancel request of before was for the statements; this one only ends what they began.
-            let ended = self.execute(&control(end), &Arguments::default(), &mut self.asking.from_now()).await;
+            let ended = self.execute(&control(end), &Arguments::default(), &mut self.asking.interruption()).await;
             if ended.is_err() {
                 self.session.lock().await.abandon_block();
             }
@@ -256,7 +256,7 @@ impl Connection {
         let Some(answer) = self.shared.pg_catalog.with_session(facts).try_query(script, &catalog).await else { return Ok(false) };
         match answer {
             Ok(rows) => {
-                self.send_rows(client, rows, 0, &mut self.asking.from_now()).await?;
+                self.send_rows(client, rows, 0, &mut self.asking.interruption()).await?;
             }
             Err(error) => {
                 self.session.lock().await.fail_block();
@@ -488,7 +488,7 @@ impl QueryParser for Parser {
         }
         let mut session = self.0.session.lock().await;
         // As running it, preparing a statement may wait: for the checkpoint of a job whose state it reads.
-        let (mut interruption, interrupts) = (self.0.asking.from_now(), session.interrupts());
+        let (mut interruption, interrupts) = (self.0.asking.interruption(), session.interrupts());
         let prepared = interrupts.run(prepare(&mut session, sql, types), &mut interruption).await;
         if prepared.is_err() {
             session.fail_block();
@@ -575,7 +575,7 @@ impl ExtendedQueryHandler for ConnectionRef {
                 return Err(wire_error(error));
             }
         };
-        let mut interruption = self.0.asking.from_now();
+        let mut interruption = self.0.asking.interruption();
         let reply = match &statement.statement {
             PreparedStatement::Session(parsed) => {
                 let arguments = Arguments::new(values, statement.described.clone());

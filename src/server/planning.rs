@@ -59,7 +59,7 @@ mod tests {
     #[tokio::test]
     async fn who_waits_for_planning_can_be_interrupted() {
         let (asking, interrupts) = (Asking::default(), Interrupts::default());
-        let mut interruption = asking.from_now();
+        let mut interruption = asking.interruption();
         let (begins, begun) = tokio::sync::oneshot::channel();
         let (goes_on, waits) = mpsc::channel::<()>();
         let planning = beside(move || {

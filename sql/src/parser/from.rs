@@ -115,14 +115,13 @@ pub(super) fn spell_out(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
         if dropped.binary_search(&index).is_ok() {
             continue;
         }
+        let is_inner = levels.len() > 1;
         let Some(level) = levels.last_mut() else { break };
         let table = std::mem::take(&mut level.table);
         match &tokens[index].token {
             Token::LParen | Token::LBracket | Token::LBrace => levels.push(Level { in_from: table, table, ..Level::default() }),
-            Token::RParen | Token::RBracket | Token::RBrace => {
-                if levels.len() > 1 {
-                    levels.pop();
-                }
+            Token::RParen | Token::RBracket | Token::RBrace if is_inner => {
+                levels.pop();
             }
             Token::Comma => {
                 level.joins.clear();
