@@ -345,7 +345,18 @@ mod tests {
         };
         let checkpoint = JobCheckpoint { barrier: 1, commit: 1, time_us: 0, operators: BTreeMap::new(), finished: false };
         let (name, operators) = ("sp".into(), BTreeMap::new());
-        Savepoint { name, engine: 7, created_us, job, checkpoint, operators, result: None, ends_job: false, inputs: Vec::new(), tables: None }
+        Savepoint {
+            name,
+            engine: 7,
+            created_us,
+            job,
+            checkpoint,
+            operators,
+            result: None,
+            ends_job: false,
+            inputs: Vec::new(),
+            tables: None,
+        }
     }
 
     /// Each statement that makes a savepoint elsewhere is stopped at each change of the disk, by a crash that loses what was not durable or by the end of the
