@@ -281,7 +281,9 @@ mod tests {
             assert!(error.code().as_str() == "22023" && error.hint().is_some(), "{path}: {error:?}");
             assert!(error.message().contains(&*at(path).to_string_lossy()), "{path}: {error:?}");
         }
-        for path in ["data-of-mine/a", "plain/a", "not/there", "data/../plain/a", "data/scratch/out/a", "saved", "saved/../plain", "endless/a"] {
+        for path in
+            ["data-of-mine/a", "plain/a", "not/there", "data/../plain/a", "data/scratch/out/a", "saved", "saved/../plain", "endless/a"]
+        {
             check(&at(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
         }
         Place::parse("s3://data/savepoints").unwrap().check_is_apart(&at("data")).unwrap();
