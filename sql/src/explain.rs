@@ -34,6 +34,9 @@ pub fn operator(graph: &StreamGraph, id: NodeId) -> String {
     }
 }
 
+/// What stands in place of columns where rows have none.
+const NO_COLUMNS: &str = "no columns";
+
 struct Explainer<'a> {
     graph: &'a StreamGraph,
     parallelism: usize,
@@ -142,7 +145,10 @@ impl Explainer<'_> {
     }
 
     fn all_columns(&self, id: NodeId) -> String {
-        self.columns(id, &(0..self.graph.nodes[id].schema.fields().len()).collect::<Vec<_>>())
+        match self.graph.nodes[id].schema.fields().len() {
+            0 => NO_COLUMNS.to_string(),
+            columns => self.columns(id, &(0..columns).collect::<Vec<_>>()),
+        }
     }
 
     /// What a node does, after its name.
@@ -160,7 +166,8 @@ impl Explainer<'_> {
                 let columns =
                     projection.iter().zip(node.schema.fields()).map(|(expr, field)| self.projected(expr, field.name())).collect::<Vec<_>>();
                 let filter = filter.as_ref().map(|filter| format!(" where {}", self.expression(filter))).unwrap_or_default();
-                format!(": {}{filter}", columns.join(", "))
+                let columns = if columns.is_empty() { NO_COLUMNS.to_string() } else { columns.join(", ") };
+                format!(": {columns}{filter}")
             }
             NodeOp::Aggregate { group_columns, calls, .. } => {
                 let keys = self.columns(node.id, &(0..*group_columns).collect::<Vec<_>>());

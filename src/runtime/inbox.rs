@@ -185,7 +185,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch, RecordBatchOptions};
+    use arrow::datatypes::Schema;
 
     use super::*;
     use crate::stream::Batch;
@@ -208,6 +209,21 @@ mod tests {
         assert!(matches!(inbox.recv(&[true, false]).await, (1, Element::Batch(_))));
         assert!(matches!(inbox.recv(&[false, false]).await, (0, Element::End)));
         senders[0].send(rows(large)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn rows_without_columns_wait_for_room_too() {
+        let rows = |count: usize| {
+            let options = RecordBatchOptions::new().with_row_count(Some(count));
+            Element::Batch(Batch::insert(RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &options).unwrap()))
+        };
+        let (inbox, senders) = inbox(1, &MemoryPool::new(0));
+        senders[0].send(rows(INPUT_CAPACITY_BYTES)).await.unwrap();
+        let waiting = tokio::time::timeout(Duration::from_millis(20), senders[0].send(rows(1))).await;
+        assert!(waiting.is_err(), "a second batch must wait");
+        assert!(matches!(inbox.recv(&[false]).await, (0, Element::Batch(batch)) if batch.num_rows() == INPUT_CAPACITY_BYTES));
+        senders[0].send(rows(1)).await.unwrap();
+        assert!(matches!(inbox.recv(&[false]).await, (0, Element::Batch(batch)) if batch.num_rows() == 1));
     }
 
     #[tokio::test]

@@ -74,9 +74,10 @@ impl Batch {
         Batch { rows: self.rows.slice(offset, len), kinds: self.kinds.as_ref().map(|kinds| kinds.slice(offset, len)) }
     }
 
-    /// The memory it holds, bytes.
+    /// The memory it holds, bytes. Rows without columns hold none; they count as a byte each, so that a queue of them is bounded too.
     pub fn size(&self) -> usize {
-        self.rows.get_array_memory_size() + self.kinds.as_ref().map_or(0, |kinds| kinds.0.len())
+        let bytes = self.rows.get_array_memory_size() + self.kinds.as_ref().map_or(0, |kinds| kinds.0.len());
+        bytes.max(self.num_rows())
     }
 }
 

@@ -48,6 +48,7 @@ mod consistency;
 mod corruption;
 mod crash;
 mod embedded;
+mod file_reading;
 mod files;
 mod full_disk;
 mod groups;

@@ -9,10 +9,11 @@
 //! columns in another order, or a part of them, hash differently and do not count. Scans promise nothing about where their rows stand.
 //!
 //! # Invariants
-//! - Every node has at least one column.
+//! - Every node has at least one column; except scans of connector tables of which nobody reads one, and what passes on nothing but the number of their rows.
+//!   A record of a file may be bad in a column, and then a row that is only counted must not depend on it.
 //! - A scan of each object occurs once, and reads the columns that somebody reads.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, new_empty_array};
@@ -30,7 +31,7 @@ use crate::graph::{AggregateCall, AggregateFunction, Distribution, Edge, Node, N
 /// The graph whose result is the relation `root`.
 pub(super) fn emit(relations: &Relations, root: RelationId, target: &Target, catalog: &Catalog) -> Result<StreamGraph> {
     let order = relations.topological(root);
-    let required = required_columns(relations, root, &order);
+    let required = required_columns(relations, root, &order, catalog);
     let mut emitter =
         Emitter { relations, required, catalog, nodes: Vec::new(), partitioning: Vec::new(), placed: HashMap::new(), explicit: Vec::new() };
     for id in order {
@@ -44,8 +45,31 @@ pub(super) fn emit(relations: &Relations, root: RelationId, target: &Target, cat
     Ok(StreamGraph { nodes })
 }
 
+/// The relations that can give rows without columns: scans of connector tables, and calcs and unions over nothing else.
+fn without_columns(relations: &Relations, order: &[RelationId], catalog: &Catalog) -> HashSet<RelationId> {
+    let mut found = HashSet::new();
+    for &id in order {
+        let can = match relations.relation(id) {
+            Relation::Scan { object } => matches!(catalog.get_id(*object).map(AsRef::as_ref), Some(Object::ConnectorTable(_))),
+            Relation::Calc { input, .. } => found.contains(input),
+            Relation::Union { inputs } => inputs.iter().all(|input| found.contains(input)),
+            Relation::Values { .. } | Relation::Aggregate { .. } | Relation::Unnest { .. } => false,
+        };
+        if can {
+            found.insert(id);
+        }
+    }
+    found
+}
+
 /// The positions of the columns that somebody reads, by relation.
-fn required_columns(relations: &Relations, root: RelationId, order: &[RelationId]) -> HashMap<RelationId, BTreeSet<usize>> {
+fn required_columns(
+    relations: &Relations,
+    root: RelationId,
+    order: &[RelationId],
+    catalog: &Catalog,
+) -> HashMap<RelationId, BTreeSet<usize>> {
+    let without_columns = without_columns(relations, order, catalog);
     let mut required: HashMap<RelationId, BTreeSet<usize>> = order.iter().map(|&id| (id, BTreeSet::new())).collect();
     required.insert(root, (0..relations.columns(root).len()).collect());
     for &id in order.iter().rev() {
@@ -54,12 +78,12 @@ fn required_columns(relations: &Relations, root: RelationId, order: &[RelationId
         let mut names_read: Vec<(RelationId, String)> = Vec::new();
         match relations.relation(id) {
             Relation::Scan { .. } | Relation::Values { .. } => {
-                if own.is_empty() {
+                if own.is_empty() && !without_columns.contains(&id) {
                     own.insert(columns.iter().position(|column| column.data_type.is_primitive()).unwrap_or(0));
                 }
             }
             Relation::Calc { input, filter, projection } => {
-                if own.is_empty() {
+                if own.is_empty() && !without_columns.contains(&id) {
                     own.insert(projection.iter().position(is_cheap).unwrap_or(0));
                 }
                 for expr in own.iter().map(|&position| &projection[position]).chain(filter) {
@@ -84,7 +108,7 @@ fn required_columns(relations: &Relations, root: RelationId, order: &[RelationId
                 names_read.extend(own.iter().map(|&position| (*input, columns[position].name.clone())));
             }
             Relation::Union { inputs } => {
-                if own.is_empty() {
+                if own.is_empty() && !without_columns.contains(&id) {
                     own.insert(0);
                 }
                 for input in inputs {
