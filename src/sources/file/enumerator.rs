@@ -9,14 +9,15 @@
 //! - A file is known by a hash of its path, 128 bits of XXH3: a name is read once, also when the file has gone and another comes under it.
 //! - Files of changes are dealt to one subtask, in order: what a row takes away must have been added before.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use weir_catalog::{ChangelogMode, Error, Result, SqlState};
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::config::FileConfig;
 use super::listing::find_local;
@@ -90,14 +91,14 @@ pub struct FoundFile {
     pub number: usize,
     /// Its length when it was found.
     pub disk_length: u64,
-    /// Of an object: its version, from when that is known on.
+    /// Its version, from when that is known on: of an object what the store says, of a file of this machine [`version_of`] it when it was first read.
     tag: OnceLock<u64>,
     cursor: Mutex<Cursor>,
     done: AtomicBool,
 }
 
 impl FoundFile {
-    /// Of an object: the version that is read, where that is known.
+    /// The version that is read, where that is known.
     pub fn tag(&self) -> Option<u64> {
         self.tag.get().copied()
     }
@@ -294,13 +295,20 @@ impl Enumerator {
         }
         let piece = match cursor {
             Cursor::Closed(_) | Cursor::Done => None,
-            Cursor::Parquet { file: parquet, rows, left } => left.pop().map(|(group, skip, from, to)| Piece {
-                file: file.clone(),
-                from,
-                to,
-                end: Some(*rows),
-                content: Content::Rows { group, skip, file: parquet.clone(), parts: None },
-            }),
+            Cursor::Parquet { file: parquet, rows, left } => {
+                // Each piece is read by a reader of its own, which opens the file anew.
+                if self.remote.is_none() && !left.is_empty() {
+                    let metadata = std::fs::metadata(&file.path).map_err(|e| Error::io(format!("read \"{}\"", file.path.display()), &e))?;
+                    self.check_unchanged(file, &metadata, Compression::None)?;
+                }
+                left.pop().map(|(group, skip, from, to)| Piece {
+                    file: file.clone(),
+                    from,
+                    to,
+                    end: Some(*rows),
+                    content: Content::Rows { group, skip, file: parquet.clone(), parts: None },
+                })
+            }
             Cursor::Text(text) => {
                 let records = self.records.as_deref().ok_or_else(|| Error::internal("a text file without a text format"))?;
                 let held = text.memory_bytes();
@@ -366,16 +374,32 @@ impl Enumerator {
     fn open_local(&self, file: &FoundFile, compression: Compression) -> Result<File> {
         let path = &file.path;
         let opened = File::open(path).map_err(|e| Error::io(format!("open \"{}\"", path.display()), &e))?;
-        let length = opened.metadata().map_err(|e| Error::io(format!("read \"{}\"", path.display()), &e))?.len();
-        // Of a text that grew, what was there when it was found is read.
-        let changed =
-            length < file.disk_length || (length != file.disk_length && (self.records.is_none() || compression != Compression::None));
-        if changed {
-            return Err(Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, format!("file \"{}\" has changed", path.display()))
-                .with_detail(format!("It had {} bytes when it was found and has {length} now.", file.disk_length))
-                .with_hint("Files must not change once they can be seen: write them elsewhere, and rename them."));
-        }
+        let metadata = opened.metadata().map_err(|e| Error::io(format!("read \"{}\"", path.display()), &e))?;
+        self.check_unchanged(file, &metadata, compression)?;
+        // Of a file of which nothing was read, what is there now is what is read.
+        let _ = file.tag.set(version_of(&metadata));
         Ok(opened)
+    }
+
+    /// `55000` where a file of this machine is not what was found, or what was read before.
+    fn check_unchanged(&self, file: &FoundFile, metadata: &Metadata, compression: Compression) -> Result<()> {
+        let length = metadata.len();
+        // Of a text that grew, what was there when it was found is read.
+        let may_grow = self.records.is_some() && compression == Compression::None;
+        let has_grown = may_grow && length > file.disk_length;
+        let detail = if length != file.disk_length && !has_grown {
+            format!("It had {} bytes when it was found and has {length} now.", file.disk_length)
+        } else {
+            let now = version_of(metadata);
+            let is_the_same = |was: u64| if has_grown { was >> 32 == now >> 32 } else { was == now };
+            if file.tag().is_none_or(is_the_same) {
+                return Ok(());
+            }
+            "It was written to, or another file came in its place, after its first part was read.".to_string()
+        };
+        Err(Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, format!("file \"{}\" has changed", file.path.display()))
+            .with_detail(detail)
+            .with_hint("Files must not change once they can be seen: write them elsewhere, and rename them."))
     }
 
     fn open_text(
@@ -457,6 +481,13 @@ impl Listing {
             self.count += 1;
         }
     }
+}
+
+/// What tells a file of this machine from another that has come under its name: 32 bits that stand for its inode, and 32 for when it was last written to.
+fn version_of(metadata: &Metadata) -> u64 {
+    let inode = xxh3_64(&metadata.ino().to_le_bytes()) >> 32;
+    let written = [metadata.mtime().to_le_bytes(), metadata.mtime_nsec().to_le_bytes()].concat();
+    inode << 32 | xxh3_64(&written) >> 32
 }
 
 /// What a file is known by.

@@ -7,8 +7,8 @@
 //!
 //! Files that were read to their end are settled: see [`super::settling`].
 //!
-//! In a checkpoint, a file is a split of its path, and its offset reads `<length on disk>;<end or ->;<from>-<to>,...`; of an object whose version is known, that
-//! follows, a semicolon and 16 hex digits.
+//! In a checkpoint, a file is a split of its path, and its offset reads `<length on disk>;<end or ->;<from>-<to>,...`; where the version is known that is read,
+//! it follows, a semicolon and 16 hex digits.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::sources::SplitState;
 pub struct FileProgress {
     /// Its length on disk when it was found.
     pub disk_length: u64,
-    /// Of an object: which version of it is read, where that is known.
+    /// Which version of it is read, where that is known.
     pub tag: Option<u64>,
     /// How long it is in the measure of `read`; known to who read its end.
     pub end: Option<u64>,

@@ -143,6 +143,57 @@ fn a_file_that_changed_is_named_and_one_that_was_read_may_go() {
     assert_eq!(poll(&mut open(Some(&done)).unwrap()[0]), 0);
 }
 
+#[test]
+fn another_file_of_the_same_length_is_told_from_the_one_that_was_being_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    let text: String = (1000..4000).map(|number| format!("{number},\n")).collect();
+    std::fs::write(&path, &text).unwrap();
+    let table = table(&path, &[("format", "csv")]);
+    let open = |state: Option<&Splits>| FileSource::open_all(&table, &[], 1, state, &SourceContext::default()).unwrap();
+    let rows = |source: &mut FileSource| {
+        source.poll(1000, 0).map(|event| if let SourceEvent::Batch(batch) = event { batch.num_rows() } else { 0 })
+    };
+    let mut sources = open(None);
+    let before = sources[0].cut().unwrap();
+    assert_eq!(rows(&mut sources[0]).unwrap(), 1000);
+    let state = sources[0].cut().unwrap();
+    let assert_refused = |what: &str| {
+        let error = rows(&mut open(Some(&state))[0]).unwrap_err();
+        assert!(error.code().as_str() == "55000" && error.message().contains("a.csv"), "{what}: {error:?}");
+    };
+    // The state without a version, as it was written once, goes by the length.
+    let mut without_version = state.to_vec().unwrap();
+    for split in &mut without_version {
+        let (offset, version) = split.offset.rsplit_once(';').unwrap();
+        assert_eq!(version.len(), 16, "{}", split.offset);
+        split.offset = offset.into();
+    }
+    let without_version = Splits { open: without_version, closed: Vec::new() };
+    assert_eq!(rows(&mut open(Some(&state))[0]).unwrap(), 1000);
+
+    let written = std::fs::metadata(&path).unwrap().modified().unwrap();
+    let touch = |to| std::fs::File::options().write(true).open(&path).unwrap().set_modified(to).unwrap();
+    touch(written + std::time::Duration::from_secs(1));
+    assert_refused("written to in its place");
+    touch(written);
+    assert_eq!(rows(&mut open(Some(&state))[0]).unwrap(), 1000);
+    // One whose time is the same, and one that is longer.
+    // The first one stays, or a later one might get its inode.
+    std::fs::hard_link(&path, folder.path().join(".first")).unwrap();
+    for more in ["", "9,\n"] {
+        let beside = folder.path().join(".beside");
+        std::fs::write(&beside, format!("{text}{more}")).unwrap();
+        std::fs::rename(&beside, &path).unwrap();
+        touch(written);
+        assert_refused("in its place");
+    }
+    std::fs::write(&path, &text).unwrap();
+    assert_eq!(rows(&mut open(Some(&without_version))[0]).unwrap(), 1000);
+    // Nothing was read of it yet: whichever is there is read.
+    assert_eq!(rows(&mut open(Some(&before))[0]).unwrap(), 1000);
+}
+
 /// What subtasks noted at one barrier, and the numbers that each had sent before it.
 #[derive(Default)]
 struct AtBarrier {
