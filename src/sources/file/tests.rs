@@ -194,6 +194,37 @@ fn another_file_of_the_same_length_is_told_from_the_one_that_was_being_read() {
     assert_eq!(rows(&mut open(Some(&before))[0]).unwrap(), 1000);
 }
 
+#[test]
+fn what_cannot_be_decompressed_is_named_with_where() {
+    let text: String = (0..100_000).map(|number| format!("{number},{}\n", number * 7919 % 100_003)).collect();
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut encoder, text.as_bytes()).unwrap();
+    let gzip = encoder.finish().unwrap();
+    let zstd = zstd::encode_all(text.as_bytes(), 1).unwrap();
+    for (name, bytes, from_start) in [
+        ("b.csv.gz", &b"this is no gzip"[..], true),
+        ("b.csv.zst", b"this is no zstd", true),
+        ("b.csv.gz", &gzip[..gzip.len() / 2], false),
+        ("b.csv.zst", &zstd[..zstd.len() / 2], false),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.csv"), "1,a\n").unwrap();
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+        let table = table(folder.path(), &[("format", "csv")]);
+        let mut source = FileSource::open_all(&table, &[0], 1, None, &SourceContext::default()).unwrap().remove(0);
+        let error = loop {
+            match source.poll(1000, 0) {
+                Ok(SourceEvent::End) => panic!("{name} was read"),
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        let message = error.message();
+        assert!(message.contains(&format!("{name}\" from byte ")), "{message}");
+        assert_eq!(message.contains("from byte 0 of its content"), from_start, "{message}");
+    }
+}
+
 /// What subtasks noted at one barrier, and the numbers that each had sent before it.
 #[derive(Default)]
 struct AtBarrier {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use weir_catalog::{Error, Result, SqlState};
@@ -72,6 +72,7 @@ enum Input {
 
 /// Cuts a text file into pieces.
 pub struct TextCursor {
+    path: PathBuf,
     input: Input,
     /// Where in the plain bytes the next piece begins.
     position: u64,
@@ -105,7 +106,8 @@ impl TextCursor {
             }
         };
         let header = Arc::from([].as_slice());
-        let mut text = TextCursor { input, position: 0, ahead: Vec::new(), at_end: false, header, read, begun: false };
+        let mut text =
+            TextCursor { path: path.to_path_buf(), input, position: 0, ahead: Vec::new(), at_end: false, header, read, begun: false };
         text.read_header(path, records)?;
         Ok(text)
     }
@@ -142,15 +144,26 @@ impl TextCursor {
             match taken {
                 Ok(0) => {
                     if let Input::Plain { left: 1.., .. } = self.input {
-                        return Err(Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, "a file was cut while it was read"));
+                        let message = format!("file \"{}\" was cut while it was read", self.path.display());
+                        return Err(Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message));
                     }
                     self.at_end = true;
                 }
                 Ok(_) => {}
-                Err(e) => return Err(read_failed("read a file", &e)),
+                Err(e) => return Err(self.failed(&e)),
             }
         }
         Ok(())
+    }
+
+    /// What went wrong with reading on.
+    fn failed(&self, error: &std::io::Error) -> Error {
+        let read = self.position + self.ahead.len() as u64;
+        let name = self.path.display();
+        match self.input {
+            Input::Plain { .. } => read_failed(format!("read file \"{name}\" from byte {read} on"), error),
+            Input::Packed { .. } => read_failed(format!("decompress file \"{name}\" from byte {read} of its content on"), error),
+        }
     }
 
     fn read_header(&mut self, path: &Path, records: &dyn RecordDecoder) -> Result<()> {
@@ -174,20 +187,22 @@ impl TextCursor {
         let held = distance.min(self.ahead.len() as u64);
         self.ahead.drain(..held as usize);
         distance -= held;
-        self.position = position;
         if distance == 0 {
+            self.position = position;
             return Ok(());
         }
-        match &mut self.input {
+        let moved = match &mut self.input {
             Input::Plain { file, left } => {
                 let skipped = distance.min(*left);
-                file.skip(skipped).map_err(|e| read_failed("read a file", &e))?;
+                let moved = file.skip(skipped);
                 *left -= skipped;
+                moved
             }
-            Input::Packed { reader, .. } => {
-                std::io::copy(&mut reader.take(distance), &mut std::io::sink()).map_err(|e| read_failed("read a file", &e))?;
-            }
-        }
+            Input::Packed { reader, .. } => std::io::copy(&mut reader.take(distance), &mut std::io::sink()).map(drop),
+        };
+        self.position += held;
+        moved.map_err(|e| self.failed(&e))?;
+        self.position = position;
         Ok(())
     }
 
