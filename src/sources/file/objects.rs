@@ -136,15 +136,19 @@ impl Remote {
     fn files(&self, listed: &[Listed]) -> Vec<Found> {
         let options =
             glob::MatchOptions { require_literal_separator: true, require_literal_leading_dot: true, ..glob::MatchOptions::default() };
+        let is_shown = |below: &str| !below.split('/').any(|name| name.starts_with(['.', '_']));
         let is_file = |object: &&Listed| -> bool {
             let key = object.key.as_str();
             if let Some(pattern) = &self.pattern {
-                return object.bytes > 0 && pattern.matches_with(key, options) && !is_hidden(Path::new(key));
+                let matches = |name: &str| pattern.matches_with(name, options) && !is_hidden(Path::new(name));
+                // As of files, what stands below a folder that matches is read too.
+                let is_below = || key.match_indices('/').any(|(at, _)| matches(&key[..at]) && is_shown(&key[at + 1..]));
+                return object.bytes > 0 && (matches(key) || is_below());
             }
             let below =
                 if self.folder.is_empty() { Some(key) } else { key.strip_prefix(&self.folder).and_then(|key| key.strip_prefix('/')) };
             match below {
-                Some(below) => object.bytes > 0 && !below.split('/').any(|name| name.starts_with(['.', '_'])),
+                Some(below) => object.bytes > 0 && is_shown(below),
                 None => key == self.url.prefix,
             }
         };

@@ -32,6 +32,9 @@ fn a_path_names_an_object_a_folder_or_those_that_match() {
     assert_eq!(named("s3://bucket/in/*.csv"), ["in/a.csv"]);
     assert_eq!(named("s3://bucket/**/*.csv"), ["in/_dir/d.csv", "in/a.csv", "in/b/c.csv", "inside.csv"]);
     assert_eq!(named("s3://bucket/in/[b-c]/?.csv"), ["in/b/c.csv"]);
+    assert_eq!(named("s3://bucket/in/[b-c]/"), ["in/b/c.csv", "in/b/c.json"]);
+    assert_eq!(named("s3://bucket/in/*"), named("s3://bucket/in"));
+    assert_eq!(named("s3://bucket/i?"), named("s3://bucket/in"));
     assert_eq!(named("s3://bucket/nowhere"), Vec::<String>::new());
     let file = remote(&objects, "s3://bucket/in/a.csv").find(false).unwrap().remove(0);
     assert!(file.disk_length == 2 && file.tag.is_some());
