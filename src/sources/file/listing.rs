@@ -117,7 +117,7 @@ impl Listing {
         while let Some((place, at)) = direct.pop_front().or_else(|| through_links.pop_front()) {
             let step = match steps.get(at) {
                 None => {
-                    self.take(&place, pattern.folders_only)?;
+                    self.take(&place, None, pattern.folders_only)?;
                     continue;
                 }
                 Some(Step::Name(name)) => {
@@ -130,7 +130,7 @@ impl Listing {
                 Some(step) => step,
             };
             let Some(folder) = folder_without_links(&place)? else { continue };
-            if !seen.insert((folder, at)) {
+            if !seen.insert((folder.clone(), at)) {
                 continue;
             }
             let is_last = at + 1 == steps.len();
@@ -150,6 +150,10 @@ impl Listing {
                 if (is_whole && is_hidden(&path)) || (!is_whole && !path.is_dir()) {
                     continue;
                 }
+                if is_whole && !is_link {
+                    self.take(&path, Some(&folder), pattern.folders_only)?;
+                    continue;
+                }
                 let queue = if is_link { &mut through_links } else { &mut direct };
                 queue.push_back((path, next));
             }
@@ -157,12 +161,15 @@ impl Listing {
         Ok(())
     }
 
-    /// Takes what a pattern matched.
-    fn take(&mut self, path: &Path, folders_only: bool) -> Result<()> {
+    /// Takes what a pattern matched. `above` is the folder that it is in, without links, where that is known.
+    fn take(&mut self, path: &Path, above: Option<&Path>, folders_only: bool) -> Result<()> {
         match std::fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => self.take_folder(path),
             Ok(metadata) if metadata.is_file() && !folders_only => {
-                let above = path.parent().map_or(Ok(None), folder_without_links)?;
+                let above = match above {
+                    Some(above) => Some(above.to_path_buf()),
+                    None => path.parent().map_or(Ok(None), folder_without_links)?,
+                };
                 if let (Some(above), Some(name)) = (above, path.file_name())
                     && !self.whole.contains(&above)
                     && self.matched.insert(hash_of(&above.join(name)))
