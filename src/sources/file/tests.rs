@@ -203,7 +203,7 @@ fn what_cannot_be_decompressed_is_named_with_where() {
     let zstd = zstd::encode_all(text.as_bytes(), 1).unwrap();
     for (name, bytes, from_start) in [
         ("b.csv.gz", &b"this is no gzip"[..], true),
-        ("b.csv.zst", b"this is no zstd", true),
+        ("b.csv.zst", &b"this is no zstd"[..], true),
         ("b.csv.gz", &gzip[..gzip.len() / 2], false),
         ("b.csv.zst", &zstd[..zstd.len() / 2], false),
     ] {
