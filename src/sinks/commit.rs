@@ -16,8 +16,10 @@
 //! - Nothing is committed that no durable manifest lists, and everything that one lists is, unless its job is dropped before that was begun.
 //! - A commit is listed by each checkpoint until it has been carried out and is durable; carrying it out again has no effect.
 //! - A run that begins from an older checkpoint than one that is durable carries out nothing of the latter, and takes back what was carried out.
+//! - A file that was lost before it could be seen stops its job: see [`carried_out`]. One that a reader took away does not.
 //! - What a run takes back of the runs before it stays until the first checkpoint of the run is durable: until then another start may need it.
 
+mod carried_out;
 mod objects;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,9 +82,9 @@ impl PendingCommit {
         }
     }
 
-    /// Whether it makes one of the objects `targets`.
+    /// Whether it makes one of `targets` visible.
     pub fn makes(&self, targets: &[PathBuf]) -> bool {
-        matches!(self, PendingCommit::Upload { target, .. } if targets.contains(target))
+        matches!(self, PendingCommit::File { target, .. } | PendingCommit::Upload { target, .. } if targets.contains(target))
     }
 
     /// Whether it is about an object.
@@ -166,7 +168,8 @@ pub fn make_durable(files: &FilesRef, commits: &[PendingCommit]) -> Result<()> {
     }
     folders.iter().try_for_each(|folder| files.sync_dir(folder))?;
     if faults::is_planted(Fault::SinkCommitsEarly) {
-        return Committer::new(files.clone()).carry_out(&commits.iter().collect::<Vec<_>>());
+        let commits: Vec<&PendingCommit> = commits.iter().collect();
+        return Committer::new(files.clone()).carry_out(&commits, false, &mut HashSet::default()).map_err(Error::from);
     }
     Ok(())
 }
@@ -199,7 +202,7 @@ pub struct HiddenFiles {
 #[derive(Clone, Debug)]
 pub struct CommitFailure {
     pub error: Error,
-    /// The objects that can't be made any more, because the store has lost them: to try again is in vain. Mostly none.
+    /// The files or objects that can't be made any more, because what they were to be made of is lost: to try again is in vain. Mostly none.
     pub lost: Vec<PathBuf>,
 }
 
@@ -234,6 +237,8 @@ struct JobCommits {
     hidden: HashSet<HiddenFiles>,
     /// Keys and numbers of uploads that a checkpoint may list, and that are not known to be completed.
     uploads: HashSet<(String, String)>,
+    /// What was made visible of a checkpoint that is not carried out yet: it may be taken away meanwhile.
+    renamed: HashSet<PathBuf>,
     dropped: bool,
 }
 
@@ -286,7 +291,9 @@ impl Committer {
         }
         let (objects, files): (Vec<&PendingCommit>, Vec<&PendingCommit>) =
             commits.into_iter().partition(|commit| commit.is_in_object_store());
-        self.carry_out(&files)?;
+        let of_this_run = self.runs.lock().get(&job).is_some_and(|(_, next)| *next <= checkpoint.barrier);
+        self.carry_out(&files, of_this_run, &mut own.renamed)?;
+        own.renamed.clear();
         if !objects.is_empty() {
             self.carry_out_in_store(job, &objects, &mut own.uploads)?;
         }
@@ -294,7 +301,9 @@ impl Committer {
         Ok(())
     }
 
-    fn carry_out(&self, commits: &[&PendingCommit]) -> Result<()> {
+    /// Carries out what is about files, listed by a checkpoint `of_this_run` or of one before. `renamed` takes those that are made visible, and has those of
+    /// former tries.
+    fn carry_out(&self, commits: &[&PendingCommit], of_this_run: bool, renamed: &mut HashSet<PathBuf>) -> Result<(), CommitFailure> {
         let files = &self.files;
         let sync = |folders: BTreeSet<PathBuf>| -> Result<()> {
             folders.iter().filter(|folder| files.exists(folder)).try_for_each(|folder| files.sync_dir(folder))
@@ -321,9 +330,10 @@ impl Committer {
         let mut recorded: BTreeMap<&Path, Vec<&Path>> = BTreeMap::new();
         for commit in commits {
             let PendingCommit::File { hidden, target, record } = commit else { continue };
-            // One that is gone was renamed before.
+            // One that is gone was renamed before, or lost.
             if files.exists(hidden) {
                 files.rename(hidden, target)?;
+                renamed.insert(target.clone());
             }
             folders.extend(folder(target));
             if let Some(record) = record {
@@ -331,6 +341,7 @@ impl Committer {
             }
         }
         sync(folders)?;
+        self.note_carried_out(&recorded, of_this_run, renamed)?;
         for (record, targets) in recorded {
             if !files.exists(record) {
                 self.write_record(record, &targets)?;
@@ -342,10 +353,10 @@ impl Committer {
     /// Tells readers of files that are there.
     fn write_record(&self, record: &Path, targets: &[&Path]) -> Result<()> {
         let files = &self.files;
-        // A file may be taken away as soon as it can be seen; one that is lost for another reason is not hidden by naming it.
+        // A file may be taken away as soon as it can be seen.
         let (there, missing): (Vec<&Path>, Vec<&Path>) = targets.iter().copied().partition(|target| files.exists(target));
         for target in missing {
-            tracing::warn!(file = %target.display(), "a file that a checkpoint lists is gone");
+            tracing::debug!(file = %target.display(), "a file was taken away before its record was written");
         }
         if there.is_empty() {
             return Ok(());
@@ -370,6 +381,8 @@ impl Committer {
                     self.files.remove(&path)?;
                 }
             }
+            let sink = hidden.prefix.strip_suffix('-').unwrap_or(&hidden.prefix);
+            self.files.remove(&carried_out::note_path(&hidden.root.join(RECORDS), sink))?;
         }
         match objects {
             Some(objects) => objects.for_another().call_off(own.uploads.drain().collect()),

@@ -1,7 +1,7 @@
-//! A sink that can't commit a durable checkpoint any more, because its store has lost what the checkpoint lists.
+//! A sink that can't commit a durable checkpoint any more, because its folder or store has lost what the checkpoint lists.
 //!
-//! To try again and again is in vain, and to go on would leave out rows without a word. So the job is stopped, with an error that names the object, the checkpoint,
-//! and the checkpoints from before, which the rows can be written again from (RECOVER). RESUME tries once more, for somebody may have put the object there,
+//! To try again and again is in vain, and to go on would leave out rows without a word. So the job is stopped, with an error that names the file or object, the checkpoint,
+//! and the checkpoints from before, which the rows can be written again from (RECOVER). RESUME tries once more, for somebody may have put it there,
 //! and starts the job where that succeeds.
 
 use tokio::sync::oneshot;
@@ -9,6 +9,7 @@ use weir_catalog::{Error, ObjectId, Result, SqlState};
 
 use super::Manager;
 use crate::job::status::JobState;
+use crate::seams::objects::ObjectUrl;
 use crate::sinks::commit::CommitFailure;
 use crate::stream::BarrierNumber;
 
@@ -26,9 +27,10 @@ impl Manager {
         let first = retained.iter().position(lists).unwrap_or(retained.len());
         let older = &retained[..first];
         let listing = retained.get(first).map_or_else(String::new, |barrier| format!("Checkpoint {barrier} of \"{name}\" lists it. "));
+        let (one, many) = if lost.iter().any(|path| ObjectUrl::split(path).is_some()) { ("object", "objects") } else { ("file", "files") };
         let more = match lost.len() {
             0 | 1 => String::new(),
-            all => format!(" {all} objects of that checkpoint can't be made any more."),
+            all => format!(" {all} {many} of that checkpoint can't be made any more."),
         };
         let detail = match error.detail() {
             Some(detail) => format!("{listing}{detail}{more}"),
@@ -40,7 +42,7 @@ impl Manager {
                 older.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
             ),
             None => format!(
-                "No checkpoint from before is retained. Put the object there, then ALTER JOB {name} RESUME; or drop \"{name}\" and make it anew."
+                "No checkpoint from before is retained. Put the {one} there, then ALTER JOB {name} RESUME; or drop \"{name}\" and make it anew."
             ),
         };
         error.with_detail(detail).with_hint(hint)

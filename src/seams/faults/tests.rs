@@ -35,7 +35,7 @@ crate::caught_faults! {
     a_recent_run_left_out_of_a_checkpoint: RecentRunLeftOut, by RECENT_RUNS, saying ["minimal failing input"];
     a_checkpoint_file_that_is_not_fsynced: CheckpointFileNotSynced, by CHECKPOINTS_AND_POWER_LOSS, saying ["is damaged"];
     a_manifest_put_whether_its_number_is_free_or_not: ManifestPutUnconditionally, by TAKE_OVER, saying ["unwrap_err"];
-    a_sink_file_that_is_not_fsynced: SinkFileNotSynced, by SINK_AND_POWER_LOSS, saying ["a reader sees"];
+    a_sink_file_that_is_not_fsynced: SinkFileNotSynced, by SINK_AND_POWER_LOSS, saying ["a reader sees", "was lost before it could be seen"];
     a_sink_that_commits_early: SinkCommitsEarly, by SINK_AND_POWER_LOSS, saying ["are durable", "a reader sees rows twice, or not all"];
     an_upload_that_is_completed_early: UploadCompletedEarly, by SINK_IN_STORE, saying ["`left == right`"];
     an_upload_that_is_not_listed: UploadNotListed, by SINK_IN_STORE, saying ["`left == right`"];

@@ -16,15 +16,16 @@ fn checkpoint(barrier: BarrierNumber, commits: Vec<PendingCommit>) -> JobCheckpo
 /// A file `.name` in `root` that holds its name, and its commit with the record `record`.
 fn file(root: &Path, name: &str, record: &str) -> PendingCommit {
     std::fs::write(root.join(format!(".{name}")), name).unwrap();
-    PendingCommit::File {
-        hidden: root.join(format!(".{name}")),
-        target: root.join(name),
-        record: Some(root.join(RECORDS).join(format!("{record}.json"))),
-    }
+    PendingCommit::File { hidden: root.join(format!(".{name}")), target: root.join(name), record: Some(record_path(root, record)) }
+}
+
+/// Where the record with the number `record` is.
+fn record_path(root: &Path, record: &str) -> PathBuf {
+    root.join(RECORDS).join(format!("s.5f3c2a10-{record:0>12}-9c01de.json"))
 }
 
 fn recorded(root: &Path, record: &str) -> Option<Vec<PathBuf>> {
-    let path = root.join(RECORDS).join(format!("{record}.json"));
+    let path = record_path(root, record);
     Some(read_record(&path, &std::fs::read(&path).ok()?).unwrap())
 }
 
@@ -63,16 +64,60 @@ fn a_commit_is_listed_until_it_is_carried_out_and_carrying_out_twice_is_once() {
 }
 
 #[test]
-fn a_record_comes_after_its_files_and_names_those_that_are_there() {
+fn a_record_comes_after_its_files_and_a_lost_one_holds_it_back() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
-    let commits = vec![file(root, "a", "1"), file(root, "b", "1"), file(root, "c", "1"), file(root, "d", "2")];
+    let commits = vec![file(root, "a", "1"), file(root, "b", "1"), file(root, "c", "1"), file(root, "d", "2"), file(root, "e", "3")];
     // The process died when one was renamed; another was lost, and all of the second record.
     std::fs::rename(root.join(".a"), root.join("a")).unwrap();
     std::fs::remove_file(root.join(".c")).unwrap();
     std::fs::remove_file(root.join(".d")).unwrap();
-    Committer::new(LocalFiles::shared()).commit(JOB, &checkpoint(1, commits)).unwrap();
-    assert_eq!((recorded(root, "1"), recorded(root, "2")), (Some(vec![root.join("a"), root.join("b")]), None));
+    let committer = Committer::new(LocalFiles::shared());
+    committer.begin_run(JOB, 0, 1);
+    for _ in 0..2 {
+        let failure = committer.commit(JOB, &checkpoint(1, commits.clone())).unwrap_err();
+        assert_eq!((failure.error.code().as_str(), failure.lost), ("58P01", vec![root.join("c"), root.join("d")]));
+        assert_eq!(["1", "2", "3"].map(|record| recorded(root, record)), [None, None, None]);
+        assert_eq!(committer.through(JOB), 0);
+    }
+    // Somebody has put them there, and somebody has taken one that this committer made visible.
+    std::fs::write(root.join("c"), "c").unwrap();
+    std::fs::write(root.join("d"), "d").unwrap();
+    std::fs::remove_file(root.join("b")).unwrap();
+    committer.commit(JOB, &checkpoint(1, commits)).unwrap();
+    assert_eq!(recorded(root, "1"), Some(vec![root.join("a"), root.join("c")]));
+    assert_eq!((recorded(root, "2"), recorded(root, "3")), (Some(vec![root.join("d")]), Some(vec![root.join("e")])));
+}
+
+#[test]
+fn what_was_carried_out_may_be_taken_away_with_its_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let committer = Committer::new(LocalFiles::shared());
+    let first = vec![file(root, "a", "1")];
+    committer.commit(JOB, &checkpoint(1, first.clone())).unwrap();
+    std::fs::remove_file(root.join("a")).unwrap();
+    std::fs::remove_file(record_path(root, "1")).unwrap();
+    // The next checkpoint lists it again, for it was on its way then; and so may one that a later process starts from.
+    let second: Vec<PendingCommit> = first.iter().cloned().chain([file(root, "b", "2")]).collect();
+    committer.commit(JOB, &checkpoint(2, second.clone())).unwrap();
+    assert_eq!((recorded(root, "1"), recorded(root, "2")), (None, Some(vec![root.join("b")])));
+    std::fs::remove_file(root.join("b")).unwrap();
+    std::fs::remove_file(record_path(root, "2")).unwrap();
+    for commits in [second, first] {
+        Committer::new(LocalFiles::shared()).commit(JOB, &checkpoint(2, commits)).unwrap();
+    }
+    // A checkpoint that was never carried out has no such excuse.
+    let third = vec![file(root, "c", "3")];
+    std::fs::remove_file(root.join(".c")).unwrap();
+    let committer = Committer::new(LocalFiles::shared());
+    assert_eq!(committer.commit(JOB, &checkpoint(3, third.clone())).unwrap_err().lost, [root.join("c")]);
+    // Where everything is taken away, nobody can tell; but a run knows what it wrote itself.
+    std::fs::remove_dir_all(root.join(RECORDS)).unwrap();
+    committer.begin_run(JOB, 2, 3);
+    assert_eq!(committer.commit(JOB, &checkpoint(3, third.clone())).unwrap_err().lost, [root.join("c")]);
+    committer.begin_run(JOB, 3, 4);
+    committer.commit(JOB, &checkpoint(3, third)).unwrap();
 }
 
 #[test]
@@ -81,7 +126,7 @@ fn what_is_taken_back_goes_before_what_comes() {
     let root = folder.path();
     let committer = Committer::new(LocalFiles::shared());
     committer.commit(JOB, &checkpoint(5, vec![file(root, "old", "5")])).unwrap();
-    let removed = [root.join("old"), root.join(RECORDS).join("5.json"), root.join(".never-was")];
+    let removed = [root.join("old"), record_path(root, "5"), root.join(".never-was")];
     let mut commits: Vec<PendingCommit> = removed.into_iter().map(|path| PendingCommit::Remove { path }).collect();
     commits.push(file(root, "new", "6"));
     for committer in [&committer, &Committer::new(LocalFiles::shared())] {

@@ -91,6 +91,7 @@ fn names(root: &Path) -> (Vec<String>, Vec<String>) {
 /// The numbers that a reader sees who goes by the records.
 fn recorded(root: &Path) -> Vec<i64> {
     let mut records: Vec<PathBuf> = std::fs::read_dir(root.join(RECORDS)).unwrap().map(|entry| entry.unwrap().path()).collect();
+    records.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     records.sort();
     let files = records.iter().flat_map(|record| read_record(record, &std::fs::read(record).unwrap()).unwrap());
     files.flat_map(|file| std::fs::read_to_string(file).unwrap().lines().map(|line| line.parse().unwrap()).collect::<Vec<_>>()).collect()
