@@ -208,15 +208,28 @@ impl Session {
                     return Ok(PlannedDdl::nothing("CREATE SINK"));
                 }
                 let (job, graph) = self.plan_job(catalog, parsed)?;
+                notices.extend(self.roll_notice(catalog, &job)?);
                 Ok(PlannedDdl::create_job("CREATE SINK", job, graph))
             }
             Statement::Insert { .. } => {
                 let (job, graph) = self.plan_job(catalog, parsed)?;
+                notices.extend(self.roll_notice(catalog, &job)?);
                 Ok(PlannedDdl::create_job("INSERT 0 0", job, graph))
             }
             Statement::Drop { kind, names, if_exists, cascade } => self.plan_drop(catalog, *kind, names, *if_exists, *cascade, notices),
             _ => Err(Error::internal("a statement that changes no catalog was taken for one that does")),
         }
+    }
+
+    /// What there is to say where checkpoints end the files that `job` will write before its `roll_interval` does.
+    fn roll_notice(&self, catalog: &Catalog, job: &Job) -> Result<Option<Notice>> {
+        let settings = self.engine.settings();
+        let (checkpoints, rolls) = (settings.checkpoint_interval, crate::sinks::roll_interval(catalog, job)?);
+        if checkpoints.is_zero() || rolls.is_none_or(|rolls| rolls < checkpoints) {
+            return Ok(None);
+        }
+        let message = "option \"roll_interval\" has no effect: each checkpoint ends all open files, and checkpoint_interval is";
+        Ok(Some(Notice::told(format!("{message} {}", settings.get("checkpoint_interval").unwrap_or_default()))))
     }
 
     /// The job that a statement creates, and its graph. Nothing is started.

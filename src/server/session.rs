@@ -75,6 +75,12 @@ impl Notice {
         Notice::warning(SqlState::NO_ACTIVE_SQL_TRANSACTION, "there is no transaction in progress")
     }
 
+    /// Something that is worth knowing, and no reason to do anything else than was asked for.
+    pub(super) fn told(what: String) -> Notice {
+        let code = SqlState::parse("00000").unwrap_or(SqlState::INVALID_PARAMETER_VALUE);
+        Notice { severity: Severity::Notice, message: Error::new(code, what) }
+    }
+
     /// What IF EXISTS and IF NOT EXISTS say where there is nothing to do.
     pub(super) fn skipping(code: SqlState, what: &str) -> Notice {
         Notice { severity: Severity::Notice, message: Error::new(code, format!("{what}, skipping")) }

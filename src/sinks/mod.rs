@@ -8,6 +8,7 @@ pub mod socket;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::datatypes::SchemaRef;
 use weir_catalog::{Catalog, ChangelogMode, Error, Job, JobKind, Object, Result, SqlState};
@@ -126,6 +127,14 @@ pub fn guarantee(connector: &str) -> &'static str {
         "socket" => "at most once",
         _ => "unknown",
     }
+/// How long a file that `job` writes may be open, where its options say so.
+pub fn roll_interval(catalog: &Catalog, job: &Job) -> Result<Option<Duration>> {
+    match target(catalog, job)? {
+        Some(("file", options)) => Ok(FileConfig::parse(options)?.roll_interval),
+        _ => Ok(None),
+    }
+}
+
 }
 
 fn no_sink(connector: &str) -> Error {

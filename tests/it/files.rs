@@ -813,3 +813,24 @@ fn rows_are_made_and_printed() {
     let last = text.lines().rev().find(|line| line.starts_with("out> ")).unwrap_or_else(|| panic!("nothing was printed: {text}"));
     assert!(last == "out> +U[5, 20]" || last == "out> +I[5, 20]", "{text}");
 }
+
+#[test]
+fn an_interval_that_checkpoints_outrun_is_met_with_a_notice() {
+    let folder = folder();
+    let script = folder.path().join("script.sql");
+    let sink = |name: &str, interval: &str| {
+        let place = folder.path().join(name).display().to_string();
+        format!(
+            "CREATE SINK {name} WITH (connector = 'file', path = '{place}', format = 'csv', roll_interval = '{interval}') AS SELECT id FROM made;"
+        )
+    };
+    let made = "CREATE TABLE made (id BIGINT) WITH (connector = 'datagen', 'number-of-rows' = '10');";
+    write(&script, &format!("{made} {} {}", sink("seldom", "1 min"), sink("often", "1 s")));
+    let mut command = crate::server::weir();
+    command.arg("run").arg(&script).args(["--set", "parallelism=1", "--set", "checkpoint_interval=5 s"]);
+    let output = command.output().expect("weir runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let notice = "NOTICE:  option \"roll_interval\" has no effect: each checkpoint ends all open files, and checkpoint_interval is 5";
+    assert_eq!(errors.matches(notice).count(), 1, "{errors}");
+}
