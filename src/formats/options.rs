@@ -22,6 +22,9 @@ pub struct OptionReader<'a> {
     given: BTreeMap<String, Given<'a>>,
     /// What was asked for, for the hint that goes with an unknown name.
     known: Vec<&'static str>,
+    /// Whether what is about reading is refused; the canonical names of that.
+    only_writes: bool,
+    for_reading: Vec<String>,
 }
 
 /// An option as written.
@@ -51,7 +54,21 @@ impl<'a> OptionReader<'a> {
         }
         // It is what chose the reader of the others.
         given.remove("connector");
-        Ok(OptionReader { connector, given, known: Vec::new() })
+        Ok(OptionReader { connector, given, known: Vec::new(), only_writes: false, for_reading: Vec::new() })
+    }
+
+    /// As [`OptionReader::new`], for what is written and never read: options about reading are refused.
+    pub fn for_sink(connector: &'a str, options: &'a BTreeMap<String, String>) -> Result<OptionReader<'a>> {
+        Ok(OptionReader { only_writes: true, ..OptionReader::new(connector, options)? })
+    }
+
+    /// As [`OptionReader::take`], for an option that is about reading only.
+    pub fn take_for_reading(&mut self, names: &[&'static str]) -> Result<Option<Given<'a>>> {
+        if self.only_writes {
+            self.for_reading.extend(names.iter().map(|name| canonical(name)));
+            return Ok(None);
+        }
+        self.take(names)
     }
 
     /// Takes the option that has one of `names`, the first of which messages show. `22023` where several are given.
@@ -86,10 +103,14 @@ impl<'a> OptionReader<'a> {
     pub fn finish(mut self) -> Result<()> {
         match self.given.pop_first() {
             None => Ok(()),
-            Some((_, given)) => {
+            Some((name, given)) => {
                 self.known.sort_unstable();
-                Err(invalid(format!("unknown option \"{}\" for connector {}", given.name, self.connector))
-                    .with_hint(format!("The options are {}.", self.known.join(", "))))
+                let message = if self.for_reading.contains(&name) {
+                    format!("option \"{}\" of connector {} is about reading, and a sink only writes", given.name, self.connector)
+                } else {
+                    format!("unknown option \"{}\" for connector {}", given.name, self.connector)
+                };
+                Err(invalid(message).with_hint(format!("The options are {}.", self.known.join(", "))))
             }
         }
     }
@@ -225,7 +246,7 @@ impl FormatOptions {
                 if let Some(given) = options.take(&["null_string", "csv.null-literal", "null"])? {
                     csv.null = given.value.as_bytes().to_vec();
                 }
-                if let Some(given) = options.take(&["csv.ignore-parse-errors"])? {
+                if let Some(given) = options.take_for_reading(&["csv.ignore-parse-errors"])? {
                     ignore_parse_errors = given.boolean()?;
                 }
                 if Some(csv.delimiter) == csv.quote || Some(csv.delimiter) == csv.escape {
@@ -241,10 +262,10 @@ impl FormatOptions {
             "json" | "ndjson" | "jsonl" | "debezium-json" => {
                 let debezium = name == "debezium-json";
                 let mut fail_on_missing = false;
-                if let Some(given) = options.take(&["fail_on_missing_field", "json.fail-on-missing-field"])? {
+                if let Some(given) = options.take_for_reading(&["fail_on_missing_field", "json.fail-on-missing-field"])? {
                     fail_on_missing = given.boolean()?;
                 }
-                if let Some(given) = options.take(&["json.ignore-parse-errors", "debezium-json.ignore-parse-errors"])? {
+                if let Some(given) = options.take_for_reading(&["json.ignore-parse-errors", "debezium-json.ignore-parse-errors"])? {
                     ignore_parse_errors = given.boolean()?;
                 }
                 // A change is found in its message with and without a schema around it.

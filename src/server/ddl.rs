@@ -274,7 +274,7 @@ impl Session {
                 let Object::ConnectorTable(into) = object.as_ref() else {
                     return Err(Error::internal("an INSERT into a stored table was taken for a job"));
                 };
-                crate::sinks::validate_sink(&into.connector, &into.options)?;
+                crate::sinks::validate_target(&into.connector, &into.options)?;
                 let name = format!("insert_into_{table}_{id}");
                 (name.clone(), QueryTarget::Insert { name, table: into.clone(), columns: columns.clone() }, source, source_text, Vec::new())
             }

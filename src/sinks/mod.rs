@@ -98,8 +98,17 @@ pub fn open_sinks(context: &SinkContext<'_>) -> Result<Vec<OpenedSink>> {
     }
 }
 
-/// Checks the options of a sink that is about to be made.
+/// Checks the options of a sink that is about to be made, and is no table: nobody reads from it.
 pub fn validate_sink(connector: &str, options: &BTreeMap<String, String>) -> Result<()> {
+    match connector {
+        "file" => FileConfig::parse_sink(options).map(drop),
+        "socket" => crate::sources::socket::SocketConfig::parse_sink(options).map(drop),
+        _ => validate_target(connector, options),
+    }
+}
+
+/// Checks the options of a table that is about to be written to.
+pub fn validate_target(connector: &str, options: &BTreeMap<String, String>) -> Result<()> {
     match connector {
         "blackhole" => blackhole::BlackholeSink::validate_options(options),
         "file" => FileConfig::parse(options).map(drop),
@@ -118,6 +127,14 @@ pub fn validate_result(connector: &str, options: &BTreeMap<String, String>, sche
     }
 }
 
+/// How long a file that `job` writes may be open, where its options say so.
+pub fn roll_interval(catalog: &Catalog, job: &Job) -> Result<Option<Duration>> {
+    match target(catalog, job)? {
+        Some(("file", options)) => Ok(FileConfig::parse(options)?.roll_interval),
+        _ => Ok(None),
+    }
+}
+
 /// What a connector's sink guarantees, as SHOW SINKS says it.
 pub fn guarantee(connector: &str) -> &'static str {
     match connector {
@@ -127,14 +144,6 @@ pub fn guarantee(connector: &str) -> &'static str {
         "socket" => "at most once",
         _ => "unknown",
     }
-/// How long a file that `job` writes may be open, where its options say so.
-pub fn roll_interval(catalog: &Catalog, job: &Job) -> Result<Option<Duration>> {
-    match target(catalog, job)? {
-        Some(("file", options)) => Ok(FileConfig::parse(options)?.roll_interval),
-        _ => Ok(None),
-    }
-}
-
 }
 
 fn no_sink(connector: &str) -> Error {

@@ -41,11 +41,19 @@ pub struct SocketConfig {
 impl SocketConfig {
     /// Reads the options. `22023` for one that is unknown, given twice or malformed.
     pub fn parse(options: &BTreeMap<String, String>) -> Result<SocketConfig> {
-        let mut reader = OptionReader::new("socket", options)?;
+        SocketConfig::read(OptionReader::new("socket", options)?)
+    }
+
+    /// As [`SocketConfig::parse`], of a sink that is no table: `22023` for options about reading too.
+    pub fn parse_sink(options: &BTreeMap<String, String>) -> Result<SocketConfig> {
+        SocketConfig::read(OptionReader::for_sink("socket", options)?)
+    }
+
+    fn read(mut reader: OptionReader<'_>) -> Result<SocketConfig> {
         let hostname = reader.require(&["hostname", "host"])?.value.trim().to_string();
         let port = reader.require(&["port"])?.number(1, u16::MAX)?;
         let format = FormatOptions::take(&mut reader)?;
-        let skip_bad = match reader.take(&["bad_records"])? {
+        let skip_bad = match reader.take_for_reading(&["bad_records"])? {
             None => format.ignore_parse_errors,
             Some(given) => match given.value.trim().to_ascii_lowercase().as_str() {
                 "fail" => false,

@@ -289,6 +289,20 @@ async fn formats_compressions_and_paths() {
     // What can't be.
     let plain = |name: &str, place: &str, more: &str| table(name, place, &format!(", format = 'csv'{more}"));
     assert_eq!(refusal(&session, &plain("e1", "logs", ", colour = 'red'")).await.0, "22023");
+    // A sink reads nothing; a table may be for both.
+    for option in ["watch = '1 s'", "bad_records = 'skip'", "'csv.ignore-parse-errors' = 'true'"] {
+        let sink = format!("CREATE SINK e1 WITH (connector = 'file', path = '/tmp/x', format = 'csv', {option}) AS SELECT n FROM logs");
+        let (code, text) = refusal(&session, &sink).await;
+        assert!(code == "22023" && text.contains("is about reading") && text.contains("roll_size"), "{text}");
+    }
+    let place = path("for_both").display().to_string();
+    session
+        .must(&format!(
+            "CREATE TABLE for_both (n BIGINT) WITH (connector = 'file', path = '{place}', format = 'csv', watch = '1 s', bad_records = 'skip')"
+        ))
+        .await;
+    session.must("INSERT INTO for_both SELECT n FROM logs").await;
+    assert_eq!(lines(Path::new(&place)).len(), 4);
     session.must(&plain("e2", "nowhere.csv", "")).await;
     assert_eq!(refusal(&session, "SELECT * FROM e2").await.0, "58P01");
     assert_eq!(refusal(&session, "CREATE MATERIALIZED VIEW e3 AS SELECT n FROM e2").await.0, "58P01");

@@ -68,7 +68,15 @@ fn local_path(path: Given<'_>) -> Result<PathBuf> {
 impl FileConfig {
     /// Reads the options. `22023` for one that is unknown, given twice or malformed.
     pub fn parse(options: &BTreeMap<String, String>) -> Result<FileConfig> {
-        let mut reader = OptionReader::new("file", options)?;
+        FileConfig::read(OptionReader::new("file", options)?)
+    }
+
+    /// As [`FileConfig::parse`], of a sink that is no table: `22023` for options about reading too.
+    pub fn parse_sink(options: &BTreeMap<String, String>) -> Result<FileConfig> {
+        FileConfig::read(OptionReader::for_sink("file", options)?)
+    }
+
+    fn read(mut reader: OptionReader<'_>) -> Result<FileConfig> {
         let path = reader.require(&["path"])?;
         let objects = ObjectPlace::take(path.value, &mut reader)?;
         let absolute = match &objects {
@@ -76,7 +84,7 @@ impl FileConfig {
             None => local_path(path)?,
         };
         let format = FormatOptions::take(&mut reader)?;
-        let watch = match reader.take(&["watch", "source.monitor-interval"])? {
+        let watch = match reader.take_for_reading(&["watch", "source.monitor-interval"])? {
             None => None,
             Some(given) => {
                 let interval = given.duration()?;
@@ -86,7 +94,7 @@ impl FileConfig {
                 Some(interval)
             }
         };
-        let bad_records = match reader.take(&["bad_records"])? {
+        let bad_records = match reader.take_for_reading(&["bad_records"])? {
             None if format.ignore_parse_errors => BadRecords::Skip,
             None => BadRecords::Fail,
             Some(given) => {
