@@ -266,7 +266,7 @@ async fn formats_compressions_and_paths() {
         assert_eq!(rows(&session, &format!("SELECT n, t, at FROM out_{name}")).await, expected, "{name}");
     }
     let place = path("out_parquet").display().to_string();
-    session.must(&format!("CREATE TABLE known WITH (connector = 'file', path = '{place}', format = 'parquet')")).await;
+    session.must(&format!("CREATE TABLE known WITH ('Connector' = 'file', path = '{place}', format = 'parquet')")).await;
     assert_eq!(rows(&session, "SELECT at, n FROM known WHERE t = 'plain'").await, [["2021-02-03 04:05:06", "2"]]);
 
     // Partitions.

@@ -331,10 +331,14 @@ impl Cursor<'_> {
         }
         loop {
             let position = self.source.character(self.location()) + 1;
-            let name = match self.string() {
+            let mut name = match self.string() {
                 Some(name) => name,
                 None => self.option_name()?,
             };
+            // Case counts for nothing in the names of a connector's options, and of the one that chooses the connector neither.
+            if name.eq_ignore_ascii_case("connector") {
+                name.make_ascii_lowercase();
+            }
             self.expect_token(&Token::Eq)?;
             let value = self.option_value()?;
             if options.insert(name.clone(), value).is_some() {

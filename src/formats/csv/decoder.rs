@@ -152,12 +152,23 @@ impl RecordDecoder for CsvDecoder {
                 names.push(utf8(name)?.trim().to_string());
             }
         }
-        let position = |wanted: &str| {
-            let same = names.iter().position(|name| name == wanted);
-            same.or_else(|| names.iter().position(|name| name.eq_ignore_ascii_case(wanted))).ok_or_else(|| {
-                Error::new(SqlState::UNDEFINED_COLUMN, format!("the header has no column \"{wanted}\""))
-                    .with_detail(format!("It has {}.", shorten(&names.join(", "), 200)))
-            })
+        let it_has = || format!("It has {}.", shorten(&names.join(", "), 200));
+        // The only one that `is_it`: of several nobody can say which is meant.
+        let only = |wanted: &str, is_it: &dyn Fn(&str) -> bool| {
+            let mut found = names.iter().enumerate().filter(|(_, name)| is_it(name)).map(|(at, _)| at);
+            match (found.next(), found.next()) {
+                (Some(_), Some(_)) => {
+                    let message = format!("the header has several columns \"{wanted}\"");
+                    Err(Error::new(SqlState::AMBIGUOUS_COLUMN, message).with_detail(it_has()))
+                }
+                (first, _) => Ok(first),
+            }
+        };
+        let position = |wanted: &str| match only(wanted, &|name| name == wanted)? {
+            Some(same) => Ok(same),
+            None => only(wanted, &|name| name.eq_ignore_ascii_case(wanted))?.ok_or_else(|| {
+                Error::new(SqlState::UNDEFINED_COLUMN, format!("the header has no column \"{wanted}\"")).with_detail(it_has())
+            }),
         };
         self.positions = self.projection.iter().map(|column| position(&self.names[*column])).collect::<Result<_>>()?;
         self.kind_position = self.row_kind.as_deref().map(position).transpose()?;

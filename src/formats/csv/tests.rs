@@ -242,6 +242,12 @@ fn a_header_says_where_columns_are() {
     assert_eq!(decoded.batch.rows.column(0).as_primitive::<Int64Type>().values(), &[7]);
     assert_eq!(decoded.batch.rows.column(1).as_string::<i32>().value(0), "q");
     assert_eq!(decoder.set_header(b"b,c\n").unwrap_err().code().as_str(), "42703");
+    // Of several columns of one name nobody can say which is meant, unless nobody asks for it.
+    for header in ["a,b,a\n", "b,A,a,b\n", "A,b,\"A\"\n"] {
+        let error = decoder.set_header(header.as_bytes()).unwrap_err();
+        assert_eq!(error.code().as_str(), "42702", "{header}");
+    }
+    assert!(decoder.set_header(b"b,a\n").is_ok() && decoder.set_header(b"x,A,a,x,b\n").is_ok());
 }
 
 #[test]
