@@ -420,7 +420,7 @@ impl Ends<'_> {
             Ok(Splits { open: operator.splits.clone(), closed: closed.collect::<Result<_>>()? })
         });
         let splits = splits.transpose()?;
-        let mut source_context = SourceContext { memory: Some(self.context.memory.clone()), dead_letters: None };
+        let mut source_context = SourceContext { memory: Some(self.context.memory.clone()), dead_letters: None, statement_us: None };
         let mut commits: Vec<PendingCommits> = Vec::new();
         if connector::keeps_bad_records(table)? {
             let restored = self.restored_commits(uid);

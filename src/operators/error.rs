@@ -17,6 +17,13 @@ pub fn from_datafusion(error: DataFusionError) -> Error {
     convert(&error)
 }
 
+/// `22000`: something (`what`, as "a row") was taken away more often than it was there. Within weir that is a fault, but a connector may bring any changes.
+pub fn not_there(what: &str) -> Error {
+    Error::new(SqlState::DATA_EXCEPTION, format!("{what} was retracted that is not there")).with_hint(
+        "Where a connector brings changes, one of them takes away a row that none before has brought: put the changes right. Elsewhere it is a fault of weir.",
+    )
+}
+
 fn convert(error: &DataFusionError) -> Error {
     match error {
         DataFusionError::ArrowError(error, _) => convert_arrow(error),

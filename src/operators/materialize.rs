@@ -11,7 +11,7 @@ use arrow::datatypes::{DataType, Field, SchemaRef};
 use weir_catalog::{Error, Result};
 
 use super::{Operator, Output, Stateful};
-use crate::operators::error::from_arrow;
+use crate::operators::error::{from_arrow, not_there};
 use crate::seams::faults::{self, Fault};
 use crate::state::key_codec::{EncodedRows, KeyCodec};
 use crate::state::row_codec::{RowCodec, decode_count, encode_count};
@@ -228,7 +228,7 @@ impl Materialize {
                 0 => writes.push(key, None)?,
                 count @ 1.. => writes.push(key, Some(&encode_count(count)))?,
                 _ if may_wait => waiting.push(&key[PREFIX_BYTES..], None, weight),
-                _ => return Err(Error::internal("a row was retracted from a view more often than it was added")),
+                _ => return Err(not_there("a row of the view")),
             }
         }
         Ok((writes, waiting))

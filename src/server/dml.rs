@@ -8,7 +8,7 @@ use datafusion::common::Column as ColumnName;
 use datafusion::datasource::DefaultTableSource;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use futures::StreamExt;
-use weir_catalog::{Catalog, Error, Object, Result, SqlState, SqlType, StoredTable};
+use weir_catalog::{Catalog, ConnectorTable, Error, Object, Result, SqlState, SqlType, StoredTable};
 use weir_sql::binder::{Binder, bind_error};
 use weir_sql::statement::{Assignment, Parsed, Statement};
 
@@ -17,6 +17,7 @@ use super::query::table_with_row_keys;
 use super::session::{Reply, Session, parameter_list};
 use crate::log::{ROW_KEY_COLUMN, Transaction};
 use crate::operators::error::{from_arrow, from_datafusion};
+use crate::sources::file::dead_letters;
 
 /// The DML of a statement on a stored table, bound.
 enum BoundDml {
@@ -32,6 +33,12 @@ enum BoundDml {
         selection: Option<Expr>,
         values: Option<Vec<Expr>>,
     },
+    /// DELETE FROM `table$bad`.
+    Settle {
+        table: ConnectorTable,
+        alias: String,
+        selection: Option<Expr>,
+    },
 }
 
 impl Session {
@@ -46,6 +53,7 @@ impl Session {
         let bound = self.plan_dml(&catalog, parsed, arguments).await?;
         let table_id = match &bound {
             BoundDml::Insert { table, .. } | BoundDml::Change { table, .. } => table.id,
+            BoundDml::Settle { table, alias, selection } => return self.settle(table, alias, selection.clone(), arguments).await,
         };
         if let Some(mut block) = self.block.take() {
             // Taken out for the time of the statement: the transaction is both read and written.
@@ -87,6 +95,13 @@ impl Session {
                 let mut parameters = BTreeMap::new();
                 for expr in selection.iter().chain(values.iter().flatten()) {
                     parameters_of(expr, &mut parameters)?;
+                }
+                parameter_list(&parameters)
+            }
+            BoundDml::Settle { selection, .. } => {
+                let mut parameters = BTreeMap::new();
+                if let Some(selection) = &selection {
+                    parameters_of(selection, &mut parameters)?;
                 }
                 parameter_list(&parameters)
             }
@@ -135,6 +150,13 @@ impl Session {
                 let selection = selection.as_deref().map(|expr| binder.bind_predicate(expr, Some(relation), &table.columns)).transpose()?;
                 Ok(BoundDml::Change { alias: Some(relation.to_string()), selection, values: Some(values), table })
             }
+            Statement::Delete { table, alias, selection } if with_bad_records(catalog, table).is_some() => {
+                let alias = alias.clone().unwrap_or_else(|| table.clone());
+                let columns = dead_letters::columns();
+                let selection = selection.as_deref().map(|expr| binder.bind_predicate(expr, Some(&alias), &columns)).transpose()?;
+                let table = with_bad_records(catalog, table).ok_or_else(|| Error::internal("a table went while a statement was bound"))?;
+                Ok(BoundDml::Settle { table, alias, selection })
+            }
             Statement::Delete { table, alias, selection } => {
                 let table = stored_table(catalog, table)?;
                 let relation = alias.as_deref().unwrap_or(&table.name);
@@ -160,6 +182,7 @@ impl Session {
                 }
                 Ok(format!("INSERT 0 {count}"))
             }
+            BoundDml::Settle { .. } => Err(Error::internal("bad records are no part of a transaction")),
             BoundDml::Change { table, alias, selection, values } => {
                 let relation = alias.unwrap_or_else(|| table.name.clone());
                 let provider = table_with_row_keys(&table, transaction.snapshot())?;
@@ -203,6 +226,36 @@ impl Session {
         }
     }
 
+    /// Forgets bad records of `table` that somebody has dealt with: those for which `selection` is true. It is no part of a transaction.
+    async fn settle(&mut self, table: &ConnectorTable, alias: &str, selection: Option<Expr>, arguments: &Arguments) -> Result<Reply> {
+        if self.block.is_some() {
+            let name = format!("{}{}", table.name, dead_letters::SUFFIX);
+            return Err(Error::new(SqlState::ACTIVE_SQL_TRANSACTION, format!("DELETE FROM {name} cannot run inside a transaction block")));
+        }
+        // Two that run at once would write the same files.
+        let _statement = self.engine.tables().lock(table.id).await;
+        let provider = self.runner.dead_letters(&table.name)?;
+        let mut builder = LogicalPlanBuilder::scan(alias, Arc::new(DefaultTableSource::new(provider)), None).map_err(bind_error)?;
+        if let Some(selection) = selection {
+            builder = builder.filter(selection).map_err(bind_error)?;
+        }
+        let column = |name: &str| Expr::Column(ColumnName::new(Some(alias), name));
+        let plan = builder.project([column("file"), column("position")]).and_then(LogicalPlanBuilder::build).map_err(bind_error)?;
+        let plan = arguments.put_into(plan)?;
+        let cut = self.runner.cut(&plan, None, std::time::Duration::from_secs(86_400)).await?;
+        let mut settled = dead_letters::Records::default();
+        let mut rows = self.runner.run(&plan, &cut, &self.system).await?;
+        while let Some(batch) = rows.next().await {
+            settled.add(&batch.map_err(from_datafusion)?);
+        }
+        let (count, (files, root)) = (settled.len(), self.engine.dead_letters());
+        let folder = dead_letters::folder(&root, table.id);
+        tokio::task::spawn_blocking(move || dead_letters::forget(&files, &folder, &settled))
+            .await
+            .map_err(|error| Error::internal(format!("bad records could not be forgotten: {error}")))??;
+        Ok(Reply::Command(format!("DELETE {count}")))
+    }
+
     /// `INSERT INTO connector_table SELECT ...`: a job of its own.
     async fn insert_job(&mut self, parsed: &Parsed) -> Result<Reply> {
         let (tag, job) = self.change_catalog(parsed).await?;
@@ -233,6 +286,14 @@ fn change_rows(transaction: &mut Transaction, table: &StoredTable, batch: &Recor
     }
     let new = as_table(table, batch.columns()[width + 1..].to_vec(), batch.num_rows())?;
     transaction.update(table, keys, &old, &new)
+}
+
+/// The connector table whose bad records are called `name`.
+fn with_bad_records(catalog: &Catalog, name: &str) -> Option<ConnectorTable> {
+    match catalog.get(name.strip_suffix(dead_letters::SUFFIX)?).map(Arc::as_ref) {
+        Some(Object::ConnectorTable(table)) => Some(table.clone()),
+        _ => None,
+    }
 }
 
 fn stored_table(catalog: &Catalog, name: &str) -> Result<StoredTable> {

@@ -325,6 +325,7 @@ impl QueryRunner {
 
     /// Puts the rows of `cut` where the plan names tables and views.
     fn connect(&self, plan: LogicalPlan, cut: &ReadCut, system: &SystemTables) -> Result<LogicalPlan> {
+        let now_us = self.engine.clock().now_us();
         let mut providers: BTreeMap<ObjectId, Arc<dyn TableProvider>> = BTreeMap::new();
         let connected = plan.transform_up_with_subqueries(|node| {
             let LogicalPlan::TableScan(scan) = &node else { return Ok(Transformed::no(node)) };
@@ -333,7 +334,7 @@ impl QueryRunner {
                 match providers.get(&source.object.id()) {
                     Some(provider) => provider.clone(),
                     None => {
-                        let provider = provider(&source.object, cut).map_err(external)?;
+                        let provider = provider(&source.object, cut, now_us).map_err(external)?;
                         providers.insert(source.object.id(), provider.clone());
                         provider
                     }
@@ -354,7 +355,7 @@ impl QueryRunner {
     }
 
     /// The records of a connector table that could not be read.
-    fn dead_letters(&self, table: &str) -> Result<Arc<dyn TableProvider>> {
+    pub(super) fn dead_letters(&self, table: &str) -> Result<Arc<dyn TableProvider>> {
         let catalog = self.engine.catalog();
         match catalog.get(table).map(Arc::as_ref) {
             Some(Object::ConnectorTable(table)) => {
@@ -432,7 +433,8 @@ pub(super) fn check_readable(object: &Object) -> Result<()> {
     }
 }
 
-fn provider(object: &Arc<Object>, cut: &ReadCut) -> Result<Arc<dyn TableProvider>> {
+/// The rows of `object` as of `cut`, or those that its connector has, at `now_us`.
+fn provider(object: &Arc<Object>, cut: &ReadCut, now_us: i64) -> Result<Arc<dyn TableProvider>> {
     let schema = weir_catalog::object::schema_of(object.columns());
     let mut key = None;
     let parts: Vec<Arc<dyn Part>> = match object.as_ref() {
@@ -450,7 +452,7 @@ fn provider(object: &Arc<Object>, cut: &ReadCut) -> Result<Arc<dyn TableProvider
         }
         Object::ConnectorTable(table) => {
             check_readable(object)?;
-            vec![Arc::new(ConnectorPart { table: table.clone() })]
+            vec![Arc::new(ConnectorPart { table: table.clone(), now_us })]
         }
         Object::View(view) => return Err(Error::internal(format!("view {} was not expanded", view.name))),
     };
@@ -566,11 +568,13 @@ impl Part for StatePart {
 #[derive(Debug)]
 struct ConnectorPart {
     table: ConnectorTable,
+    /// The time of the statement, in microseconds since 1970.
+    now_us: i64,
 }
 
 impl Part for ConnectorPart {
     fn read(&self, projection: &[usize], _keys: &KeyFilter, each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
-        let context = crate::sources::SourceContext::default();
+        let context = crate::sources::SourceContext { statement_us: Some(self.now_us), ..crate::sources::SourceContext::default() };
         let mut sources = connector::open_sources(&self.table, projection, 1, None, &context)?;
         let source = sources.first_mut().ok_or_else(|| Error::internal("a connector table has no source"))?;
         let waits = connector::waits_for_others(&self.table)?;

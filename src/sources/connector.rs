@@ -103,7 +103,8 @@ pub fn open_sources(
         "datagen" => {
             let config = DatagenConfig::parse(&table.options, &table.columns)?;
             let open = |subtask| DatagenSource::new(&config, &table.columns, projection, subtask, parallelism, open_splits);
-            (0..parallelism).map(|subtask| open(subtask).map(boxed)).collect()
+            let at = |source: DatagenSource| boxed(source.at(context.statement_us));
+            (0..parallelism).map(|subtask| open(subtask).map(at)).collect()
         }
         "file" => Ok(FileSource::open_all(table, projection, parallelism, restored, context)?.into_iter().map(boxed).collect()),
         "socket" => {
@@ -139,7 +140,8 @@ pub fn is_bounded(table: &ConnectorTable) -> Result<bool> {
 pub fn can_be_read_again(table: &ConnectorTable) -> Result<bool> {
     match table.connector.as_str() {
         "nexmark" => NexmarkConfig::parse(&table.options).map(|config| config.bounded() && !config.is_paced()),
-        "datagen" => DatagenConfig::parse(&table.options, &table.columns).map(|config| config.rows().is_some() && !config.is_paced()),
+        "datagen" => DatagenConfig::parse(&table.options, &table.columns)
+            .map(|config| config.rows().is_some() && !config.is_paced() && !config.depends_on_now()),
         "file" => Ok(true),
         _ => Ok(false),
     }

@@ -4,7 +4,8 @@
 //! of its next row.
 //!
 //! # Invariants
-//! - Each row is made exactly once, whatever the parallelism and however often the source is restored, and is the same each time.
+//! - Each row is made exactly once, whatever the parallelism and however often the source is restored, and is the same each time, but for random times
+//!   without a range: those count from the moment at which they are made, or from the beginning of a statement that reads all rows at once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -127,6 +128,11 @@ impl DatagenConfig {
     pub fn is_paced(&self) -> bool {
         self.rate.is_some()
     }
+
+    /// Whether it has random times, which are others whenever they are made.
+    pub fn depends_on_now(&self) -> bool {
+        self.columns.iter().any(|column| matches!(column.kind, Kind::Past { .. }))
+    }
 }
 
 impl Generator {
@@ -233,6 +239,8 @@ pub struct DatagenSource {
     /// When the first poll was, and the first row that was due then.
     started_us: Option<i64>,
     first_row: u64,
+    /// When the statement began that reads all rows at once.
+    statement_us: Option<i64>,
     /// About how many bytes of text a row has.
     row_text_bytes: usize,
 }
@@ -275,8 +283,14 @@ impl DatagenSource {
             own: all.into_iter().filter(|(_, split)| *split as usize % parallelism == subtask).map(Reverse).collect(),
             started_us: None,
             first_row,
+            statement_us: None,
             config: config.clone(),
         })
+    }
+
+    /// The same for a statement that began at `statement_us` and reads all rows at once: its now is that time, whatever it is polled with.
+    pub fn at(self, statement_us: Option<i64>) -> DatagenSource {
+        DatagenSource { statement_us, ..self }
     }
 
     /// The rows' values of a column, before it is known which are NULL.
@@ -393,8 +407,7 @@ impl Source for DatagenSource {
             let left = self.own.peek().is_some_and(|Reverse((next, _))| *next < end);
             return Ok(if left { SourceEvent::Wait(TICK_US * 10) } else { SourceEvent::End });
         }
-        // A batch query, for which no time goes by.
-        let now_us = if matches!(now_us, i64::MIN | i64::MAX) { 0 } else { now_us };
+        let now_us = self.statement_us.unwrap_or(now_us);
         let arrays = self.columns.iter().map(|(at, ty)| self.column(*at, ty, &rows, now_us)).collect::<Result<Vec<_>>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         let rows = RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options).map_err(from_arrow)?;
@@ -499,6 +512,25 @@ mod tests {
         }
         pieces.sort();
         assert_eq!(pieces, whole);
+    }
+
+    #[test]
+    fn random_times_lie_before_now_or_before_the_statement_that_reads_all_rows() {
+        let at = Column { name: "at".into(), ty: SqlType::Timestamp { precision: 6 }, nullable: true, default: None };
+        let options = [("rows-per-second", "0"), ("number-of-rows", "500"), ("fields.at.max-past", "10 s")];
+        let options = options.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string())).collect();
+        let config = DatagenConfig::parse(&options, std::slice::from_ref(&at)).unwrap();
+        assert!(config.depends_on_now() && !self::config(&[]).unwrap().depends_on_now());
+        // A statement polls with the beginning and the end of time, so that no rate holds it up.
+        let (now_us, past_us) = (1_800_000_000_000_000_i64, 10_000_000);
+        for (statement_us, polled_us) in [(Some(now_us), i64::MIN), (Some(now_us), i64::MAX), (None, now_us)] {
+            let mut source = DatagenSource::new(&config, std::slice::from_ref(&at), &[0], 0, 1, None).unwrap().at(statement_us);
+            let SourceEvent::Batch(batch) = source.poll(1000, polled_us).unwrap() else { panic!("no rows") };
+            let times = batch.rows.column(0).as_primitive::<arrow::datatypes::TimestampMicrosecondType>();
+            assert_eq!(times.len(), 500);
+            assert!(times.values().iter().all(|time| (now_us - past_us..=now_us).contains(time)), "{statement_us:?} {polled_us}");
+            assert!(times.values().iter().max() > times.values().iter().min().map(|least| least + past_us / 2).as_ref());
+        }
     }
 
     #[test]

@@ -81,6 +81,8 @@ pub struct SourceContext {
     pub memory: Option<Arc<MemoryPool>>,
     /// Where bad records are kept; `None` where nobody keeps them.
     pub dead_letters: Option<DeadLetterContext>,
+    /// When the statement began that reads everything at once, in microseconds since 1970; `None` for a job, for which time goes by.
+    pub statement_us: Option<i64>,
 }
 
 /// Where a job keeps records that it could not read.

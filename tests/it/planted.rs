@@ -37,7 +37,7 @@ const ALTER_SINK: Scenario = Scenario { test: "alter_sink::a_sink_takes_other_qu
 const SAVEPOINTS: Scenario = Scenario { test: "savepoints::a_changed_query_has_its_batch_answer", environment: &[] };
 
 /// What a file's run says where a view does not show what it should, or where an operator met a row that can't be.
-const WRONG_ANSWER: [&str; 4] = ["query result mismatch", "is not the batch answer", " changed:", "after error XX000"];
+const WRONG_ANSWER: [&str; 5] = ["query result mismatch", "is not the batch answer", " changed:", "after error XX000", "after error 22000"];
 /// What it says where state can't be restored.
 const DAMAGE: [&str; 3] = ["after error XX001", "is missing", "size mismatch"];
 

@@ -3,6 +3,7 @@
 //! # Invariants
 //! - A failure restarts the failed job's group and touches no other.
 //! - A job that never published is not tried again: whoever creates it learns at once.
+//! - An outage of what a job reads or writes, however long it lasts, stops no job.
 //! - A connector's rows can't be read again, nor a sink's taken back, so the checkpoint of a job with one is never forgotten.
 //! - What readers have seen is remembered when a run ends, and the next run of the group shows nothing before it has come as far again.
 
@@ -23,6 +24,11 @@ const FAILURE_SERIES: Duration = Duration::from_secs(600);
 /// What two messages of one failure have in common: folders and files have numbers that are others in each run.
 fn kind_of(message: &str) -> String {
     message.chars().filter(|character| !character.is_ascii_digit()).collect()
+}
+
+/// Whether what a job reads or writes could not be reached. No row is to blame for that, and it passes.
+fn is_outage(error: &Error) -> bool {
+    *error.code() == SqlState::IO_ERROR || error.code().as_str().starts_with("08")
 }
 
 impl Manager {
@@ -67,7 +73,8 @@ impl Manager {
         job.last_error = Some(error.clone());
         let failures = job.failures;
         // A job that never published is not worth another try: whoever creates it learns at once.
-        let stop = for_good || failures >= attempts || !job.created;
+        let may_stop = attempts == 0 || !is_outage(&error);
+        let stop = for_good || (may_stop && failures >= attempts) || !job.created;
         if stop {
             self.stop_with(id, error.clone());
             // What it remembers is of no use to a later start, which rebuilds it from the rows; that is no way for a job that keeps its place.

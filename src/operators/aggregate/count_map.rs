@@ -15,6 +15,7 @@ use arrow::datatypes::{DataType, Field, Int64Type};
 use weir_catalog::{Error, Result};
 
 use super::columns::{Rows, Selection};
+use crate::operators::error::not_there;
 use crate::state::groups::{Groups, StateColumns, compact};
 use crate::state::key_codec::{EncodedRows, KeyCodec, STATE_PREFIX_BYTES, append_state_prefix};
 use crate::state::row_codec::RowCodec;
@@ -164,11 +165,11 @@ impl CountMap {
         &self.transitions
     }
 
-    /// The end of an epoch; `XX000` if a value was taken away more often than it was there.
+    /// The end of an epoch; `22000` if a value was taken away more often than it was there.
     pub fn end_epoch(&mut self) -> Result<()> {
         if let Some(slot) = self.groups.touched().iter().find(|slot| self.counts.0[**slot as usize] < 0) {
             let count = self.counts.0[*slot as usize];
-            return Err(Error::internal("a value was retracted that is not there").with_detail(format!("Its count is {count}.")));
+            return Err(not_there("a value").with_detail(format!("Its count is {count}.")));
         }
         self.groups.untouch(|_, _| true);
         Ok(())

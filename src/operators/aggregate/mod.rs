@@ -30,7 +30,7 @@ use weir_catalog::{Error, Result, RowKind};
 use self::columns::{Accumulator, Accumulators, Rows, Selection, Source};
 use self::count_map::GroupedRows;
 use self::plan::{Feed, GROUPS_TAG, Input, Plan, ResultColumn};
-use super::error::describe_row;
+use super::error::{describe_row, not_there};
 use super::{Operator, Output, Stateful};
 use crate::seams::faults::{self, Fault};
 use crate::state::groups::{Groups, StateColumns};
@@ -347,12 +347,12 @@ impl Aggregate {
         self.accumulators.retain_old(&stay);
     }
 
-    /// `XX000` for a group of the epoch that had more rows taken away than it has, or has none and yet is not empty.
+    /// `22000` for a group of the epoch that had more rows taken away than it has, or has none and yet is not empty.
     fn check_counts(&self) -> Result<()> {
         for slot in self.groups.touched() {
             let rows = self.accumulators.rows().live[*slot as usize];
             if rows < 0 || (rows == 0 && !self.accumulators.is_zero(*slot)) {
-                return Err(Error::internal("a row was retracted that is not there")
+                return Err(not_there("a row")
                     .with_detail(format!("The group has {rows} rows."))
                     .with_context(self.describe_group(*slot)?));
             }

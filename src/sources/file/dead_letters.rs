@@ -133,6 +133,68 @@ impl DeadLetters {
     }
 }
 
+/// Records by where they stood.
+#[derive(Debug, Default)]
+pub struct Records(HashSet<(String, i64)>);
+
+impl Records {
+    /// Adds those of rows of a file and a position.
+    pub fn add(&mut self, rows: &RecordBatch) {
+        let (paths, positions) = (rows.column(0).as_string::<i32>(), rows.column(1).as_primitive::<Int64Type>());
+        self.0.extend((0..rows.num_rows()).map(|row| (paths.value(row).to_string(), positions.value(row))));
+    }
+
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// What a line says of where its record stood.
+#[derive(serde::Deserialize)]
+struct Place {
+    file: String,
+    position: i64,
+}
+
+/// Takes `records` out of those in `folder`, whichever jobs met them. Each file is replaced at once. Nobody else may do so meanwhile. Waits for disk.
+///
+/// Errors: those of the files; `XX001` where one can't be read.
+pub fn forget(files: &FilesRef, folder: &Path, records: &Records) -> Result<()> {
+    if records.is_empty() {
+        return Ok(());
+    }
+    for name in files.list(folder)? {
+        if name.to_string_lossy().starts_with('.') {
+            continue;
+        }
+        let path = folder.join(&name);
+        let data = files.read(&path)?;
+        let mut left = Vec::new();
+        for line in data.split_inclusive(|byte| *byte == b'\n') {
+            let place: Place = serde_json::from_slice(line).map_err(|error| {
+                Error::corrupted(format!("dead letters in \"{}\" can't be read", name.display())).with_detail(error.to_string())
+            })?;
+            if !records.0.contains(&(place.file, place.position)) {
+                left.extend_from_slice(line);
+            }
+        }
+        if left.is_empty() {
+            files.remove(&path)?;
+        } else if left.len() < data.len() {
+            let hidden = folder.join(format!(".{}.left", name.display()));
+            files.write(&hidden, &left)?;
+            files.rename(&hidden, &path)?;
+        }
+    }
+    files.sync_dir(folder)
+}
+
 /// Gives `each` the dead letters in `folder`, batch by batch, until it returns false. Waits for disk.
 pub fn read(files: &FilesRef, folder: &Path, projection: &[usize], each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
     let all: Vec<usize> = (0..columns().len()).collect();
@@ -144,7 +206,13 @@ pub fn read(files: &FilesRef, folder: &Path, projection: &[usize], each: &mut dy
         if name.to_string_lossy().starts_with('.') {
             continue;
         }
-        let data = files.read(&folder.join(&name))?;
+        let path = folder.join(&name);
+        let data = match files.read(&path) {
+            Ok(data) => data,
+            // Somebody has dealt with all of them meanwhile.
+            Err(_) if !files.exists(&path) => continue,
+            Err(error) => return Err(error),
+        };
         let mut at = 0;
         while at < data.len() {
             let decoded = decoder.decode(&data, at, BATCH_ROWS)?;

@@ -147,7 +147,7 @@ fn a_sum_of_doubles_forgets_what_is_taken_away() {
 }
 
 #[test]
-fn a_retraction_without_its_row_is_an_internal_error_at_the_barrier() {
+fn a_retraction_without_its_row_is_an_error_at_the_barrier() {
     let mut out = Collected::default();
     let mut aggregate = open(DataType::Int64, &[(Count, None)], MemoryBackend::new());
     aggregate.process(0, numbers(&[(1, Some(5), Delete)]), &mut out).unwrap();
