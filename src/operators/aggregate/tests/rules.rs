@@ -152,7 +152,7 @@ fn a_retraction_without_its_row_is_an_error_at_the_barrier() {
     let mut aggregate = open(DataType::Int64, &[(Count, None)], MemoryBackend::new());
     aggregate.process(0, numbers(&[(1, Some(5), Delete)]), &mut out).unwrap();
     let error = aggregate.on_barrier(&barrier(1), &mut out).unwrap_err();
-    assert_eq!(*error.code(), SqlState::INTERNAL_ERROR);
+    assert_eq!(*error.code(), SqlState::DATA_EXCEPTION);
     assert_eq!(error.context(), Some("group (key=1)"));
 
     // The number of rows is right, but not the rows.
@@ -160,12 +160,12 @@ fn a_retraction_without_its_row_is_an_error_at_the_barrier() {
         let mut aggregate = open(DataType::Int64, &[(function, Some(1))], MemoryBackend::new());
         aggregate.process(0, numbers(&[(1, Some(5), Insert), (1, Some(6), Delete)]), &mut out).unwrap();
         let error = aggregate.on_barrier(&barrier(1), &mut out).unwrap_err();
-        assert_eq!(*error.code(), SqlState::INTERNAL_ERROR);
+        assert_eq!(*error.code(), SqlState::DATA_EXCEPTION);
     }
     let mut aggregate = open(DataType::Int64, &[(Max, Some(1))], MemoryBackend::new());
     aggregate.process(0, numbers(&[(1, Some(5), Insert), (1, Some(7), Insert), (1, Some(6), Delete)]), &mut out).unwrap();
     let error = aggregate.on_barrier(&barrier(1), &mut out).unwrap_err();
-    assert_eq!(*error.code(), SqlState::INTERNAL_ERROR);
+    assert_eq!(*error.code(), SqlState::DATA_EXCEPTION);
 }
 
 #[test]
