@@ -342,12 +342,16 @@ impl Committer {
         }
         sync(folders)?;
         self.note_carried_out(&recorded, of_this_run, renamed)?;
+        let mut folders = BTreeSet::new();
         for (record, targets) in recorded {
-            if !files.exists(record) {
+            if files.exists(record) {
+                // A process that was killed may have written it, and not have come to make its name durable.
+                folders.extend(folder(record));
+            } else {
                 self.write_record(record, &targets)?;
             }
         }
-        Ok(())
+        Ok(sync(folders)?)
     }
 
     /// Tells readers of files that are there.
