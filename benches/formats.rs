@@ -117,8 +117,8 @@ fn main() -> Result<()> {
         (CsvEncoder::new(CsvOptions::default(), None), JsonEncoder::new(JsonForm::Rows { row_kind: None }));
     for rows in &batches {
         let batch = Batch::insert(rows.clone());
-        csv_encoder.encode(&batch, &mut csv)?;
-        json_encoder.encode(&batch, &mut json)?;
+        csv_encoder.encode(&batch, &mut csv, &mut Vec::new())?;
+        json_encoder.encode(&batch, &mut json, &mut Vec::new())?;
     }
     println!(
         "{} rows, {} MB of csv, {} MB of json",
@@ -144,19 +144,20 @@ fn main() -> Result<()> {
     let mut decoder = JsonDecoder::new(&json_options, &of_events, &[0, 1])?;
     measure("json, without a nested object", nested.len(), || drain(&mut decoder, &nested))?;
     measure("json, without a nested object: arrow-json", nested.len(), || arrow_json(&schema, &[0, 1], &nested))?;
-    let mut out = Vec::with_capacity(json.len());
+    let (mut out, mut ends) = (Vec::with_capacity(json.len()), Vec::new());
     for (name, format) in
         [("csv", Format::Csv { options: CsvOptions::default(), row_kind: None }), ("json", Format::Json(json_options.clone()))]
     {
         measure(&format!("{name} written, all columns"), if name == "csv" { csv.len() } else { json.len() }, || {
             out.clear();
+            ends.clear();
             let mut rows = 0;
             for batch in &batches {
                 let batch = Batch::insert(batch.clone());
                 rows += batch.num_rows();
                 match &format {
-                    Format::Csv { .. } => csv_encoder.encode(&batch, &mut out)?,
-                    _ => json_encoder.encode(&batch, &mut out)?,
+                    Format::Csv { .. } => csv_encoder.encode(&batch, &mut out, &mut ends)?,
+                    _ => json_encoder.encode(&batch, &mut out, &mut ends)?,
                 }
             }
             Ok(rows)

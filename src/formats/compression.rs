@@ -69,6 +69,11 @@ impl Compressor {
         Ok(())
     }
 
+    /// Whether what is written is ready as it is.
+    pub fn is_plain(&self) -> bool {
+        matches!(self, Compressor::None(_))
+    }
+
     /// How many compressed bytes are ready.
     pub fn ready_bytes(&self) -> usize {
         match self {

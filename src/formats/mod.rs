@@ -6,7 +6,7 @@
 //! | `csv`, `json` | the text formats, which know records |
 //! | `parquet` | the columnar one |
 //! | `records`, `column`, `value` | records, columns and values of text being read |
-//! | `encode` | columns being written as text |
+//! | `encode`, `lines` | columns being written as text, and rows as lines |
 //! | `compression` | gzip and Zstandard around a text format |
 //!
 //! Nothing here knows files' names, splits or checkpoints. Only the columns that a plan reads are parsed.
@@ -16,6 +16,7 @@ pub mod compression;
 pub mod csv;
 pub mod encode;
 pub mod json;
+pub mod lines;
 pub mod options;
 pub mod parquet;
 pub mod records;

@@ -357,6 +357,11 @@ fn convert_to(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
 /// `array` as `ty`, as [`check_readable`] has checked. A file may have values where the row that they are fields of is NULL, which `around` says: these
 /// become NULL too.
 fn convert(array: &ArrayRef, ty: &SqlType, around: Option<&NullBuffer>) -> Result<ArrayRef> {
+    /// How many bytes are ready or will be, as far as that can be told of a row group under way: what its last pages will be compressed to can't.
+    pub fn expected_bytes(&self) -> usize {
+        self.ready_bytes() + self.writer.as_ref().map_or(0, ArrowWriter::in_progress_size)
+    }
+
     let lost = || Error::internal(format!("a part of a parquet file of type {} can't be read as {ty}", array.data_type()));
     let nulls = || NullBuffer::union(array.nulls(), around);
     match (ty, ty.to_arrow()) {

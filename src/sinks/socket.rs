@@ -6,9 +6,7 @@ use std::net::TcpStream;
 
 use weir_catalog::{Error, Result};
 
-use crate::formats::Format;
-use crate::formats::csv::CsvEncoder;
-use crate::formats::json::JsonEncoder;
+use crate::formats::lines::Lines;
 use crate::operators::{Operator, Output};
 use crate::seams::spawn::in_place;
 use crate::sources::socket::SocketConfig;
@@ -18,36 +16,21 @@ use crate::stream::Batch;
 #[derive(Debug)]
 pub struct SocketSink {
     stream: TcpStream,
-    encoder: LineEncoder,
-    lines: Vec<u8>,
-}
-
-#[derive(Debug)]
-enum LineEncoder {
-    Csv(CsvEncoder),
-    Json(JsonEncoder),
+    lines: Lines,
 }
 
 impl SocketSink {
     /// Connects. Waits for the connection. `08001` where there is none.
     pub fn connect(options: &BTreeMap<String, String>) -> Result<SocketSink> {
         let config = SocketConfig::parse(options)?;
-        let encoder = match &config.format.format {
-            Format::Csv { options, row_kind } => LineEncoder::Csv(CsvEncoder::new(options.clone(), row_kind.clone())),
-            Format::Json(options) => LineEncoder::Json(JsonEncoder::new(options.form.clone())),
-            Format::Parquet { .. } => return Err(Error::internal("a socket without a text format")),
-        };
-        Ok(SocketSink { stream: config.connect()?, encoder, lines: Vec::new() })
+        let lines = Lines::new(&config.format).ok_or_else(|| Error::internal("a socket without a text format"))?;
+        Ok(SocketSink { stream: config.connect()?, lines })
     }
 }
 
 impl Operator for SocketSink {
     fn process(&mut self, _input: usize, batch: Batch, _out: &mut dyn Output) -> Result<()> {
-        self.lines.clear();
-        match &mut self.encoder {
-            LineEncoder::Csv(encoder) => encoder.encode(&batch, &mut self.lines)?,
-            LineEncoder::Json(encoder) => encoder.encode(&batch, &mut self.lines)?,
-        }
-        in_place(|| self.stream.write_all(&self.lines)).map_err(|e| Error::io("write to a socket", &e))
+        self.lines.encode(&batch)?;
+        in_place(|| self.stream.write_all(self.lines.bytes())).map_err(|e| Error::io("write to a socket", &e))
     }
 }

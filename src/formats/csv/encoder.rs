@@ -1,6 +1,6 @@
 //! Columns to CSV lines.
 
-use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
 use weir_catalog::Result;
 
 use super::CsvOptions;
@@ -22,12 +22,11 @@ impl CsvEncoder {
         CsvEncoder { options, row_kind, columns: Vec::new() }
     }
 
-    /// What stands in front of the first line of a file with the columns of `batch`.
-    pub fn header(&self, batch: &RecordBatch, out: &mut Vec<u8>) {
+    /// What stands in front of the first line of a file with the columns of `schema`.
+    pub fn header(&self, schema: &Schema, out: &mut Vec<u8>) {
         if !self.options.header {
             return;
         }
-        let schema = batch.schema();
         let names = self.row_kind.iter().map(String::as_str).chain(schema.fields().iter().map(|field| field.name().as_str()));
         for (at, name) in names.enumerate() {
             out.extend((at > 0).then_some(self.options.delimiter));
@@ -36,8 +35,8 @@ impl CsvEncoder {
         out.push(b'\n');
     }
 
-    /// The lines of `batch`.
-    pub fn encode(&mut self, batch: &Batch, out: &mut Vec<u8>) -> Result<()> {
+    /// The lines of `batch`. `ends` gets where in `out` each ends.
+    pub fn encode(&mut self, batch: &Batch, out: &mut Vec<u8>, ends: &mut Vec<usize>) -> Result<()> {
         self.columns.resize_with(batch.rows.num_columns(), EncodedColumn::default);
         let options = &self.options;
         // A line of one NULL that is the empty text reads back as an empty line does in a table of one column: NULL.
@@ -54,6 +53,7 @@ impl CsvEncoder {
                 out.extend_from_slice(column.get(row));
             }
             out.push(b'\n');
+            ends.push(out.len());
         }
         Ok(())
     }

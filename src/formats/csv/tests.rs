@@ -193,8 +193,8 @@ proptest! {
 
         let mut encoder = CsvEncoder::new(options.clone(), row_kind.clone());
         let mut data = Vec::new();
-        encoder.header(&written.rows, &mut data);
-        encoder.encode(&written, &mut data).unwrap();
+        encoder.header(written.rows.schema_ref(), &mut data);
+        encoder.encode(&written, &mut data, &mut Vec::new()).unwrap();
         let declared = [column("t", SqlType::Text), column("n", SqlType::BigInt)];
         let all: Vec<usize> = (0..columns).collect();
         let mut decoder = CsvDecoder::new(options, &declared[..columns], &all, row_kind).unwrap();

@@ -21,8 +21,9 @@ impl JsonEncoder {
         JsonEncoder { form, columns: Vec::new(), names: Vec::new() }
     }
 
-    /// The lines of `batch`. In Debezium's form a row that is added is a creation and one that is taken away a deletion, as Flink writes them.
-    pub fn encode(&mut self, batch: &Batch, out: &mut Vec<u8>) -> Result<()> {
+    /// The lines of `batch`. In Debezium's form a row that is added is a creation and one that is taken away a deletion, as Flink writes them. `ends` gets where
+    /// in `out` each ends.
+    pub fn encode(&mut self, batch: &Batch, out: &mut Vec<u8>, ends: &mut Vec<usize>) -> Result<()> {
         let fields = batch.rows.schema_ref().fields();
         if self.names.len() != fields.len() {
             self.names.clear();
@@ -61,6 +62,7 @@ impl JsonEncoder {
                 }
             }
             out.push(b'\n');
+            ends.push(out.len());
         }
         Ok(())
     }

@@ -109,7 +109,7 @@ proptest! {
         let written = crate::stream::Batch::with_kinds(rows, kinds);
         let form = if debezium { JsonForm::Debezium } else { JsonForm::Rows { row_kind: Some("kind \"of\" row".into()) } };
         let mut data = Vec::new();
-        JsonEncoder::new(form.clone()).encode(&written, &mut data).unwrap();
+        JsonEncoder::new(form.clone()).encode(&written, &mut data, &mut Vec::new()).unwrap();
         let decoded = decode(&JsonOptions { form, fail_on_missing: true }, &projection, &data);
         prop_assert!(decoded.bad.is_empty(), "{:?} in {}", decoded.bad, String::from_utf8_lossy(&data));
         prop_assert_eq!(decoded.batch.rows, written.rows);

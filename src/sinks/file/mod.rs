@@ -34,12 +34,13 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use weir_catalog::{Error, Result};
 
-use self::encoder::FileEncoder;
+use self::encoder::{FileEncoder, Rows};
 use self::partitions::Partitioner;
 use self::place::SinkPlace;
 use self::target::{Closed, PARTS_MOST, Target};
 use super::commit::{PendingCommit, PendingCommits, PendingUpload};
 use super::{OpenedSink, SinkContext};
+use crate::formats::lines::Lines;
 use crate::operators::{Operator, Output};
 use crate::seams::files::FilesRef;
 use crate::seams::objects::{CHUNK_BYTES, Uploads};
@@ -68,6 +69,9 @@ pub struct FileSink {
     subtask: usize,
     number: u64,
     partitioner: Partitioner,
+    /// Of a text format: the lines of the batch under way, and what they hold in memory, bytes.
+    lines: Option<Lines>,
+    lines_held: usize,
     /// By folder below the sink's own.
     open: BTreeMap<String, OpenFile>,
     /// Closed since the last checkpoint.
@@ -148,6 +152,8 @@ impl FileSink {
                     subtask,
                     number: 0,
                     partitioner: Partitioner::new(&config.partition_by, context.schema)?,
+                    lines: Lines::new(&config.format),
+                    lines_held: 0,
                     open: BTreeMap::new(),
                     closed: Vec::new(),
                     commits: commits.clone(),
@@ -165,7 +171,7 @@ impl FileSink {
     fn open(&mut self, folder: &str) -> Result<OpenFile> {
         let folder = self.place.folder(folder);
         self.number += 1;
-        let encoder = FileEncoder::new(&self.config.format, &self.schema)?;
+        let encoder = FileEncoder::new(&self.config.format, &self.schema, self.lines.as_ref())?;
         let tail = self.place.tail(self.subtask, self.number, encoder.extension());
         let target = match &self.uploads {
             Some(uploads) => Target::object(uploads, self.place.visible(&folder, &tail, self.barrier + 1))?,
@@ -181,22 +187,34 @@ impl FileSink {
     }
 
     fn write(&mut self, folder: &str, batch: &Batch) -> Result<()> {
-        if !self.open.contains_key(folder) {
-            if self.open.len() >= OPEN_FILES_MAX {
-                self.close_all()?;
-            }
-            let opened = self.open(folder)?;
-            self.open.insert(folder.to_string(), opened);
+        if let Some(lines) = &mut self.lines {
+            lines.encode(batch)?;
         }
-        let Some(open) = self.open.get_mut(folder) else { return Err(Error::internal("a file was not opened")) };
-        open.encoder.encode(batch)?;
-        open.write(WRITE_BYTES)?;
-        open.measure(&self.memory);
+        self.measure_lines();
         let most = if self.uploads.is_some() { self.config.roll_size.min(PARTS_MOST * CHUNK_BYTES as u64) } else { self.config.roll_size };
-        if open.written + open.encoder.ready_bytes() as u64 >= most {
-            return self.close(folder);
+        let mut row = 0;
+        while row < batch.num_rows() {
+            if !self.open.contains_key(folder) {
+                if self.open.len() >= OPEN_FILES_MAX {
+                    self.close_all()?;
+                }
+                let opened = self.open(folder)?;
+                self.open.insert(folder.to_string(), opened);
+            }
+            let Some(open) = self.open.get_mut(folder) else { return Err(Error::internal("a file was not opened")) };
+            let rows = self.lines.as_ref().map_or(Rows::Batch(batch), Rows::Lines);
+            row = open.encoder.encode(rows, row, open.written, most)?;
+            open.write(WRITE_BYTES)?;
+            open.measure(&self.memory);
+            if open.written + open.encoder.expected_bytes() as u64 >= most {
+                self.close(folder)?;
+            }
         }
         if self.memory.bytes() > self.memory_max {
+            if let Some(lines) = &mut self.lines {
+                lines.let_go();
+            }
+            self.measure_lines();
             for open in self.open.values_mut() {
                 open.encoder.let_go()?;
                 open.write(1)?;
@@ -205,6 +223,13 @@ impl FileSink {
         }
         // What files hold however little is in them.
         if self.memory.bytes() > self.memory_max && self.open.len() > 1 { self.close_all() } else { Ok(()) }
+    }
+
+    /// Counts what the lines hold.
+    fn measure_lines(&mut self) {
+        let held = self.lines.as_ref().map_or(0, Lines::memory_bytes);
+        recount(&self.memory, self.lines_held, held);
+        self.lines_held = held;
     }
 
     /// Closes the file in `folder`, to be committed with the next checkpoint.
@@ -234,6 +259,12 @@ impl FileSink {
     }
 }
 
+/// Counts `now` bytes in place of `before`.
+fn recount(memory: &Charge, before: usize, now: usize) {
+    memory.add(now.saturating_sub(before));
+    memory.subtract(before.saturating_sub(now));
+}
+
 impl OpenFile {
     /// Writes what is ready, where that is at least `least` bytes.
     fn write(&mut self, least: usize) -> Result<()> {
@@ -248,11 +279,7 @@ impl OpenFile {
     /// Says in `memory` what it holds now.
     fn measure(&mut self, memory: &Charge) {
         let now = self.encoder.memory_bytes() + self.target.memory_bytes();
-        if now >= self.held {
-            memory.add(now - self.held)
-        } else {
-            memory.subtract(self.held - now)
-        }
+        recount(memory, self.held, now);
         self.held = now;
     }
 

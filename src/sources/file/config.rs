@@ -35,7 +35,7 @@ pub enum BadRecords {
 /// | `watch` | how often to look for new files; the table has no end | |
 /// | `bad_records` | `fail`, `skip` or `dead_letter` | `fail` |
 /// | `partition_by` | columns of a sink whose values name a subfolder each | |
-/// | `roll_size` | how large a sink's file may get before the next begins | 128 MiB |
+/// | `roll_size` | the size that a sink's file reaches with its last row | 128 MiB |
 /// | `roll_interval` | how long a sink's file may be open before the next begins | until a checkpoint |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileConfig {
