@@ -1,18 +1,14 @@
 //! Parquet files to rows and back. A file is read by row groups, and only the columns that are asked for.
 //!
 //! Columns are found by name, and fields of rows in them too. A column's values are converted where nothing can be lost but digits that the declared type has
-//! no room for; a value that the type can't hold is an error.
+//! no room for; a value that the type can't hold is an error. `types` says which type of a file is read as which.
 
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, ListArray, RecordBatch, RecordBatchOptions, StructArray, TimestampMicrosecondArray,
-};
-use arrow::buffer::NullBuffer;
-use arrow::compute::{CastOptions, cast_with_options, nullif};
-use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef, TimestampMicrosecondType};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use bytes::{Buf, Bytes};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::arrow::{ArrowWriter, ProjectionMask};
@@ -20,13 +16,17 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{ChunkReader, Length};
-use weir_catalog::{Column, Error, Result, SqlState, SqlType};
-use weir_sql::functions::nested;
-use weir_sql::functions::text::round_timestamp;
+use weir_catalog::{Column, Error, Result, SqlState};
 
+pub use self::types::LeftOut;
+use self::types::{check_readable, convert, convert_to, place_of, type_of};
 use super::row_kind_of;
 use crate::operators::error::from_arrow;
 use crate::stream::Batch;
+
+#[cfg(test)]
+mod tests;
+mod types;
 
 /// The bytes of a row group, about: what a writer holds in memory and a reader is given at a time.
 const ROW_GROUP_BYTES: usize = 32 << 20;
@@ -125,37 +125,17 @@ impl ParquetFile {
         groups.get(group).map_or(0, |group| usize::try_from(group.compressed_size()).unwrap_or(0))
     }
 
-    /// The columns that it has, with the type in which each is read; those of other types are left out.
-    pub fn columns(&self) -> Vec<Column> {
-        let fields = self.metadata.schema().fields().iter();
-        fields
-            .filter_map(|field| {
-                let ty = type_of(field.data_type())?;
-                Some(Column { name: field.name().to_lowercase(), ty, nullable: true, default: None })
-            })
-            .collect()
-    }
-}
-
-/// The type in which values of a file's `data_type` are read; `None` where they are not.
-fn type_of(data_type: &DataType) -> Option<SqlType> {
-    match data_type {
-        DataType::Timestamp(_, _) | DataType::Date32 | DataType::Date64 => Some(SqlType::TIMESTAMP),
-        DataType::Struct(fields) => {
-            let fields = fields.iter().map(|field| Some((field.name().to_lowercase(), type_of(field.data_type())?)));
-            fields.collect::<Option<_>>().map(SqlType::Row)
+    /// The columns that it has, with the type in which each is read, and what is left out of them because weir has no such type.
+    pub fn columns(&self) -> (Vec<Column>, Vec<LeftOut>) {
+        let (mut columns, mut left_out) = (Vec::new(), Vec::new());
+        for field in self.metadata.schema().fields() {
+            let name = field.name().to_lowercase();
+            if let Some(ty) = type_of(field.data_type(), &name, &mut left_out) {
+                columns.push(Column { name, ty, nullable: true, default: None });
+            }
         }
-        DataType::List(element) | DataType::LargeList(element) | DataType::FixedSizeList(element, _) => {
-            type_of(element.data_type()).map(|element| SqlType::Array(Box::new(element)))
-        }
-        other => SqlType::from_arrow(other),
+        (columns, left_out)
     }
-}
-
-/// The place of `wanted` among the names of columns or fields: the same name, or else one that differs in case.
-fn place_of(fields: &Fields, wanted: &str) -> Option<usize> {
-    let same = fields.iter().position(|field| field.name() == wanted);
-    same.or_else(|| fields.iter().position(|field| field.name().eq_ignore_ascii_case(wanted)))
 }
 
 /// Reads rows of a table's columns from Parquet files.
@@ -296,7 +276,7 @@ impl ParquetRows {
             .positions
             .iter()
             .zip(&self.decoder.columns)
-            .map(|(position, column)| convert(read.column(*position), &column.ty, None).map_err(in_file))
+            .map(|(position, column)| convert(read.column(*position), &column.ty, &column.name, None).map_err(in_file))
             .collect::<Result<Vec<_>>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(read.num_rows()));
         let rows = RecordBatch::try_new_with_options(self.decoder.schema.clone(), arrays, &options).map_err(from_arrow)?;
@@ -309,96 +289,6 @@ impl ParquetRows {
         };
         let kinds = (0..read.num_rows()).map(kind).collect::<Result<Vec<_>>>()?;
         Ok(Some(Batch::with_kinds(rows, kinds)))
-    }
-}
-
-/// `42804` where values of type `from` are not read as `ty`, `42703` where a field is missing. `name` is the column's, or the way to a part of it.
-fn check_readable(from: &DataType, ty: &SqlType, name: &str) -> Result<()> {
-    let is_text = |ty: &DataType| matches!(ty, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
-    let is_time = |ty: &DataType| matches!(ty, DataType::Timestamp(_, _) | DataType::Date32 | DataType::Date64);
-    let value = match from {
-        DataType::Dictionary(_, value) => value.as_ref(),
-        other => other,
-    };
-    let readable = match (ty, value) {
-        (SqlType::Text, value) => is_text(value),
-        (SqlType::Boolean, value) => *value == DataType::Boolean,
-        (SqlType::Timestamp { .. }, value) => is_time(value),
-        (SqlType::Row(members), DataType::Struct(fields)) => {
-            for (member, ty) in members {
-                let path = format!("{name}.{member}");
-                let place = place_of(fields, member)
-                    .ok_or_else(|| Error::new(SqlState::UNDEFINED_COLUMN, format!("the file has no field \"{path}\"")))?;
-                check_readable(fields[place].data_type(), ty, &path)?;
-            }
-            true
-        }
-        (SqlType::Array(element), DataType::List(field) | DataType::LargeList(field) | DataType::FixedSizeList(field, _)) => {
-            return check_readable(field.data_type(), element, &format!("{name}[]"));
-        }
-        (SqlType::Row(_) | SqlType::Array(_), _) => false,
-        (_, value) => value.is_numeric(),
-    };
-    if readable {
-        Ok(())
-    } else {
-        Err(Error::new(SqlState::DATATYPE_MISMATCH, format!("column \"{name}\" is of type {ty} but is {value} in the file"))
-            .with_detail(format!("It is read as {}.", ty.to_arrow())))
-    }
-}
-
-fn convert_to(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
-    if array.data_type() == to {
-        return Ok(array.clone());
-    }
-    cast_with_options(array, to, &CastOptions { safe: false, ..CastOptions::default() }).map_err(from_arrow)
-}
-
-/// `array` as `ty`, as [`check_readable`] has checked. A file may have values where the row that they are fields of is NULL, which `around` says: these
-/// become NULL too.
-fn convert(array: &ArrayRef, ty: &SqlType, around: Option<&NullBuffer>) -> Result<ArrayRef> {
-    /// How many bytes are ready or will be, as far as that can be told of a row group under way: what its last pages will be compressed to can't.
-    pub fn expected_bytes(&self) -> usize {
-        self.ready_bytes() + self.writer.as_ref().map_or(0, ArrowWriter::in_progress_size)
-    }
-
-    let lost = || Error::internal(format!("a part of a parquet file of type {} can't be read as {ty}", array.data_type()));
-    let nulls = || NullBuffer::union(array.nulls(), around);
-    match (ty, ty.to_arrow()) {
-        (SqlType::Row(members), DataType::Struct(to)) => {
-            let DataType::Struct(from) = array.data_type() else { return Err(lost()) };
-            let (rows, nulls) = (array.as_struct(), nulls());
-            let column = |(name, ty): &(String, SqlType)| {
-                let place = place_of(from, name).ok_or_else(lost)?;
-                convert(rows.column(place), ty, nulls.as_ref())
-            };
-            let columns = members.iter().map(column).collect::<Result<Vec<_>>>()?;
-            Ok(Arc::new(StructArray::try_new(to, columns, nulls).map_err(from_arrow)?))
-        }
-        (SqlType::Array(element), DataType::List(to)) => {
-            let lists = match array.data_type() {
-                DataType::List(_) => array.clone(),
-                DataType::LargeList(field) | DataType::FixedSizeList(field, _) => convert_to(array, &DataType::List(field.clone()))?,
-                _ => return Err(lost()),
-            };
-            let (offsets, values) = nested::parts(lists.as_list::<i32>());
-            let values = convert(&values, element, None)?;
-            Ok(Arc::new(ListArray::try_new(to, offsets, values, nulls()).map_err(from_arrow)?))
-        }
-        (_, to) => {
-            let mut array = convert_to(array, &to)?;
-            if let Some(around) = around {
-                array = nullif(&array, &BooleanArray::new(!around.inner(), None)).map_err(from_arrow)?;
-            }
-            match ty {
-                SqlType::Timestamp { precision } if *precision < 6 => {
-                    let values: &TimestampMicrosecondArray = array.as_primitive::<TimestampMicrosecondType>();
-                    let rounded: TimestampMicrosecondArray = values.unary(|value| round_timestamp(value, *precision));
-                    Ok(Arc::new(rounded))
-                }
-                _ => Ok(array),
-            }
-        }
     }
 }
 
@@ -465,6 +355,11 @@ impl ParquetEncoder {
     /// How many bytes are ready to be written.
     pub fn ready_bytes(&self) -> usize {
         self.writer.as_ref().map_or(self.finished.len(), |writer| writer.inner().len())
+    }
+
+    /// How many bytes are ready or will be, as far as that can be told of a row group under way: what its last pages will be compressed to can't.
+    pub fn expected_bytes(&self) -> usize {
+        self.ready_bytes() + self.writer.as_ref().map_or(0, ArrowWriter::in_progress_size)
     }
 
     /// About how many bytes it holds in memory.

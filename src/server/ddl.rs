@@ -149,7 +149,7 @@ impl Session {
                     sql: without_secrets(&parsed.text, &options),
                     options,
                 };
-                table.columns = connector::validate_table(&table)?;
+                table.columns = connector::validate_table(&table, &mut |message| notices.push(Notice::told(message)))?;
                 Ok(PlannedDdl::create("CREATE TABLE", Object::ConnectorTable(table)))
             }
             Statement::CreateView { name, or_replace, if_not_exists, columns, query, query_text } => {

@@ -4,7 +4,7 @@ use arrow::array::RecordBatch;
 use weir_catalog::{Column, ConnectorTable, Error, Result, SqlState};
 
 use super::datagen::{DatagenConfig, DatagenSource};
-use super::file::{BadRecords, FileConfig, FileSource};
+use super::file::{BadRecords, FileConfig, FileSource, listed};
 use super::nexmark::{NexmarkConfig, NexmarkSource};
 use super::socket::{SocketConfig, SocketSource};
 use super::{Source, SourceContext, SourceEvent, SplitState, Splits};
@@ -33,8 +33,9 @@ fn no_source(connector: &str) -> Error {
     }
 }
 
-/// Checks a connector table as it is about to be made, and returns its columns: those declared, or where there are none those that the connector has.
-pub fn validate_table(table: &ConnectorTable) -> Result<Vec<Column>> {
+/// Checks a connector table as it is about to be made, and returns its columns: those declared, or where there are none those that the connector has. What
+/// there is to say of these, `told` gets.
+pub fn validate_table(table: &ConnectorTable, told: &mut dyn FnMut(String)) -> Result<Vec<Column>> {
     match table.connector.as_str() {
         "nexmark" => {
             let config = NexmarkConfig::parse(&table.options)?;
@@ -53,6 +54,9 @@ pub fn validate_table(table: &ConnectorTable) -> Result<Vec<Column>> {
             let columns = if table.columns.is_empty() { in_place(|| config.columns())? } else { table.columns.clone() };
             config.check_table(&table.name, &columns)?;
             Ok(columns)
+            if !left_out.is_empty() {
+                told(format!("columns of types that can't be read are left out of table \"{}\": {}", table.name, listed(&left_out)));
+            }
         }
         "print" => {
             crate::sinks::print::PrintSink::parse(&table.options)?;

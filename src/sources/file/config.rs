@@ -9,7 +9,7 @@ use weir_catalog::{ChangelogMode, Column, Error, Result, SqlState};
 
 use super::objects::{ObjectPlace, Remote};
 use crate::formats::options::{Given, OptionReader, invalid};
-use crate::formats::parquet::ParquetFile;
+use crate::formats::parquet::{LeftOut, ParquetFile};
 use crate::formats::{Format, FormatOptions};
 
 /// What becomes of a record that can't be read as a row.
@@ -49,6 +49,11 @@ pub struct FileConfig {
     pub partition_by: Vec<String>,
     pub roll_size: u64,
     pub roll_interval: Option<Duration>,
+}
+
+/// What was left out, each with its type.
+pub fn listed(left_out: &[LeftOut]) -> String {
+    if left_out.is_empty() { "none".to_string() } else { left_out.iter().map(LeftOut::to_string).collect::<Vec<_>>().join(", ") }
 }
 
 /// The path of files of this machine.
@@ -132,20 +137,33 @@ impl FileConfig {
         Ok(FileConfig { path: absolute, objects, format, watch, bad_records, partition_by, roll_size, roll_interval })
     }
 
-    /// The columns of a table that declares none: those of its first Parquet file. No columns where files don't say.
-    pub fn columns(&self) -> Result<Vec<Column>> {
+    /// The columns of a table that declares none: those of its first Parquet file, and what of that is left out. No columns where files don't say.
+    ///
+    /// Errors: `0A000` where all are left out, `42701` where two have one name.
+    pub fn columns(&self) -> Result<(Vec<Column>, Vec<LeftOut>)> {
         match self.format.format {
             Format::Parquet { .. } => {
-                let Some(first) = super::enumerator::first_file(self)? else { return Ok(Vec::new()) };
+                let Some(first) = super::enumerator::first_file(self)? else { return Ok((Vec::new(), Vec::new())) };
                 let file = match &self.objects {
                     Some(place) => Remote::open(place)?.parquet(&first.path, first.disk_length, first.tag)?,
                     None => ParquetFile::open(&first.path)?,
                 };
-                let mut columns = file.columns();
+                let (mut columns, left_out) = file.columns();
                 columns.retain(|column| Some(column.name.as_str()) != self.format.row_kind());
-                Ok(columns)
+                let file = first.path.display();
+                if columns.is_empty() {
+                    return Err(Error::unsupported(format!("parquet file \"{file}\" has no column of a type that can be read"))
+                        .with_detail(format!("It has {}.", listed(&left_out))));
+                }
+                let is_double = |at: usize| columns[..at].iter().any(|column| column.name == columns[at].name);
+                if let Some(at) = (0..columns.len()).find(|at| is_double(*at)) {
+                    let message = format!("parquet file \"{file}\" has several columns \"{}\"", columns[at].name);
+                    return Err(Error::new(SqlState::DUPLICATE_COLUMN, message)
+                        .with_hint("Upper and lower case are one where no columns are declared. Declare the columns."));
+                }
+                Ok((columns, left_out))
             }
-            _ => Ok(Vec::new()),
+            _ => Ok((Vec::new(), Vec::new())),
         }
     }
 

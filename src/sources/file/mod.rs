@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use weir_catalog::{ConnectorTable, Error, Result};
 
-pub use config::{BadRecords, FileConfig};
+pub use config::{BadRecords, FileConfig, listed};
 pub use objects::ObjectPlace;
 pub use text::RECORD_BYTES_MAX;
 
