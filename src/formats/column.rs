@@ -8,6 +8,7 @@ use arrow::array::{
 };
 use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use weir_catalog::{Error, Result, SqlType};
+use weir_sql::functions::text::from_bytes;
 
 use super::value::{self, TimestampParser};
 use crate::operators::error::from_arrow;
@@ -172,15 +173,16 @@ impl ColumnBuilder {
         }
     }
 
-    /// The rows whose text is not UTF-8: what [`ColumnBuilder::finish`] would refuse.
-    pub fn rows_not_utf8(&self) -> Vec<usize> {
+    /// The rows whose text is none, and why: it is not UTF-8, which [`ColumnBuilder::finish`] would refuse, or has a zero byte.
+    pub fn rows_not_text(&self) -> Vec<(usize, Error)> {
         let Values::Text { offsets, bytes } = &self.values else { return Vec::new() };
-        let whole = std::str::from_utf8(bytes).ok();
+        // Looked at all at once, and one by one only where that finds something.
+        let whole = std::str::from_utf8(bytes).ok().filter(|_| memchr::memchr(0, bytes).is_none());
         if whole.is_some_and(|text| offsets.iter().all(|offset| text.is_char_boundary(*offset as usize))) {
             return Vec::new();
         }
         let text = |row: usize| &bytes[offsets[row] as usize..offsets[row + 1] as usize];
-        (0..offsets.len() - 1).filter(|row| std::str::from_utf8(text(*row)).is_err()).collect()
+        (0..offsets.len() - 1).filter_map(|row| Some((row, from_bytes(text(row)).err()?))).collect()
     }
 
     /// Empties the texts of `rows`, which are about to be dropped.

@@ -25,7 +25,7 @@ pub mod value;
 use weir_catalog::{Error, Result, RowKind, SqlState};
 
 pub use options::{Format, FormatOptions};
-pub use records::{BadRecord, Decoded, RecordDecoder};
+pub use records::{BadRecord, Decoded, RecordDecoder, RecordEnd};
 
 /// The row kind that a text names, in Flink's short form or its long one. `22P02` for any other.
 pub fn row_kind_of(text: &[u8]) -> Result<RowKind> {

@@ -2,7 +2,7 @@
 
 use arrow::array::BooleanArray;
 use arrow::compute::filter_record_batch;
-use weir_catalog::{Error, Result};
+use weir_catalog::{Error, Result, SqlState};
 
 use crate::operators::error::from_arrow;
 use crate::stream::{Batch, RowKinds};
@@ -39,8 +39,25 @@ pub trait RecordDecoder: Send + Sync {
     /// Where the last whole record of `data` ends, of which a record begins at the start; `None` where none does. The end of the data is no end of a record.
     fn last_record_end(&self, data: &[u8]) -> Option<usize>;
 
+    /// What finds the end of one record that is given bit by bit, from its beginning on: of one that is too long to be held.
+    fn record_end(&self) -> Box<dyn RecordEnd>;
+
+    /// From here on a record of more bytes, its line end aside, is bad.
+    fn set_longest_record(&mut self, bytes: usize);
+
     /// The length of what stands in front of a file's first record: the header line, with which `data` begins. `None` where the data does not go on behind it.
     fn header_length(&self, data: &[u8]) -> Option<usize>;
+}
+
+/// Looks for the end of one record.
+pub trait RecordEnd: Send + std::fmt::Debug {
+    /// Takes the bytes that come next, one at least. Returns how many of them belong to the record with its line end; `None` where they don't show its end.
+    fn find(&mut self, data: &[u8]) -> Option<usize>;
+}
+
+/// `54000`: a record of more than `longest` bytes.
+pub fn too_long(longest: usize) -> Error {
+    Error::new(SqlState::PROGRAM_LIMIT_EXCEEDED, format!("the record is longer than the {longest} bytes that max_row_bytes allows"))
 }
 
 /// The length of the byte order mark that `data` begins with, if it does.

@@ -76,6 +76,8 @@ pub struct BuildContext {
     pub random: Arc<parking_lot::Mutex<Random>>,
     /// How many barriers' versions of a view stay readable.
     pub retained_barriers: usize,
+    /// The longest record of a source, bytes.
+    pub max_row_bytes: usize,
 }
 
 impl BuildContext {
@@ -420,7 +422,9 @@ impl Ends<'_> {
             Ok(Splits { open: operator.splits.clone(), closed: closed.collect::<Result<_>>()? })
         });
         let splits = splits.transpose()?;
-        let mut source_context = SourceContext { memory: Some(self.context.memory.clone()), dead_letters: None, statement_us: None };
+        let max_row_bytes = self.context.max_row_bytes;
+        let mut source_context =
+            SourceContext { max_row_bytes, memory: Some(self.context.memory.clone()), dead_letters: None, statement_us: None };
         let mut commits: Vec<PendingCommits> = Vec::new();
         if connector::keeps_bad_records(table)? {
             let restored = self.restored_commits(uid);

@@ -214,6 +214,7 @@ impl Engine {
             scratch: scratch.clone(),
             random,
             retained_barriers: settings.retained_barriers,
+            max_row_bytes: settings.max_row_bytes,
         };
         let newest = manifests.last().cloned().unwrap_or_default();
         let tables = open_tables(&build, &log, &recovered, &newest, settings.max_row_bytes)?;

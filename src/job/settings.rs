@@ -77,7 +77,7 @@ pub const SETTINGS: &[SettingInfo] = &[
     setting("shutdown_timeout", "30 s", false, "how long a stop waits for its last checkpoint before it does without"),
     setting("checkpoints_retained", "3", false, "how many complete checkpoints are kept"),
     setting("log_limit", "1 GiB", true, "how far the engine log may be ahead of its slowest reader before writers wait"),
-    setting("max_row_bytes", "16 MiB", true, "the longest row"),
+    setting("max_row_bytes", "16 MiB", true, "the longest row of a stored table, and the longest record that is read"),
     setting("memory", "2 GiB", true, "memory for caches, buffers, versions and state"),
     setting("min_barrier_interval", "10 ms", false, "least time between two barriers that commits ask for"),
     setting("parallelism", "0", false, "subtasks of each operator of a new job; 0 for the number of cores"),
@@ -156,7 +156,7 @@ impl Settings {
             }
             "checkpoints_retained" => self.checkpoints_retained = parse_count(name, value, 1, 1000)?,
             "log_limit" => self.log_limit = at_least(name, value, parse_bytes(name, value)?, LEAST_LOG_LIMIT, "1 MiB")?,
-            "max_row_bytes" => self.max_row_bytes = parse_bytes(name, value)?,
+            "max_row_bytes" => self.max_row_bytes = parse_max_row_bytes(name, value)?,
             "memory" => self.memory = at_least(name, value, parse_bytes(name, value)?, 64 << 20, "64 MiB")?,
             "min_barrier_interval" => self.min_barrier_interval = parse_duration(name, value)?,
             "parallelism" => {
@@ -212,6 +212,12 @@ fn invalid(name: &str, value: &str) -> Error {
 
 fn at_least<T: PartialOrd>(name: &str, value: &str, parsed: T, least: T, shown: &str) -> Result<T> {
     if parsed < least { Err(invalid(name, value).with_detail(format!("The value must be at least {shown}."))) } else { Ok(parsed) }
+}
+
+/// The texts of a batch are numbered with 31 bits.
+fn parse_max_row_bytes(name: &str, value: &str) -> Result<usize> {
+    let bytes = parse_bytes(name, value)?;
+    if bytes > 1 << 30 { Err(invalid(name, value).with_detail("The value must be at most 1 GiB.")) } else { Ok(bytes) }
 }
 
 fn parse_count(name: &str, value: &str, least: usize, most: usize) -> Result<usize> {

@@ -159,6 +159,11 @@ pub fn describe_row<'a>(columns: impl Iterator<Item = (&'a str, &'a ArrayRef)>, 
     text
 }
 
+/// `text` as it can be told: without a zero byte, which a text of SQL does not have and which would end a message too soon.
+pub fn told(text: &str) -> String {
+    text.replace('\0', "\u{FFFD}")
+}
+
 /// At most `characters` characters of `text`; what is cut shows as `...`.
 pub fn shorten(text: &str, characters: usize) -> String {
     match text.char_indices().nth(characters) {

@@ -36,7 +36,7 @@ use super::pg_catalog::SessionFacts;
 use super::planning;
 use super::prepared::{Arguments, Described, RESULT_CHANGED};
 use super::session::{Notice, Reply, RowStream, Session, TransactionStatus, runs_alone};
-use crate::operators::error::from_datafusion;
+use crate::operators::error::{from_datafusion, told};
 
 /// One client's connection.
 pub(super) struct Connection {
@@ -382,12 +382,12 @@ pub(super) fn wire_error(error: Error) -> PgWireError {
 
 /// An error or a notice as the protocol has it.
 pub(super) fn error_info(severity: &str, error: &Error) -> ErrorInfo {
-    let mut info = ErrorInfo::new(severity.to_string(), error.code().as_str().to_string(), error.message().to_string());
+    let mut info = ErrorInfo::new(severity.to_string(), error.code().as_str().to_string(), told(error.message()));
     info.severity_nonlocalized = Some(severity.to_string());
-    info.detail = error.detail().map(str::to_string);
-    info.hint = error.hint().map(str::to_string);
+    info.detail = error.detail().map(told);
+    info.hint = error.hint().map(told);
     info.position = error.position().map(|position| position.to_string());
-    info.where_context = error.context().map(str::to_string);
+    info.where_context = error.context().map(told);
     // By this name drivers know that preparing the statement again helps.
     info.routine = (error.message() == RESULT_CHANGED).then(|| "RevalidateCachedQuery".to_string());
     info

@@ -334,7 +334,7 @@ impl QueryRunner {
                 match providers.get(&source.object.id()) {
                     Some(provider) => provider.clone(),
                     None => {
-                        let provider = provider(&source.object, cut, now_us).map_err(external)?;
+                        let provider = provider(&source.object, cut, now_us, self.engine.settings().max_row_bytes).map_err(external)?;
                         providers.insert(source.object.id(), provider.clone());
                         provider
                     }
@@ -434,7 +434,7 @@ pub(super) fn check_readable(object: &Object) -> Result<()> {
 }
 
 /// The rows of `object` as of `cut`, or those that its connector has, at `now_us`.
-fn provider(object: &Arc<Object>, cut: &ReadCut, now_us: i64) -> Result<Arc<dyn TableProvider>> {
+fn provider(object: &Arc<Object>, cut: &ReadCut, now_us: i64, max_row_bytes: usize) -> Result<Arc<dyn TableProvider>> {
     let schema = weir_catalog::object::schema_of(object.columns());
     let mut key = None;
     let parts: Vec<Arc<dyn Part>> = match object.as_ref() {
@@ -452,7 +452,7 @@ fn provider(object: &Arc<Object>, cut: &ReadCut, now_us: i64) -> Result<Arc<dyn 
         }
         Object::ConnectorTable(table) => {
             check_readable(object)?;
-            vec![Arc::new(ConnectorPart { table: table.clone(), now_us })]
+            vec![Arc::new(ConnectorPart { table: table.clone(), now_us, max_row_bytes })]
         }
         Object::View(view) => return Err(Error::internal(format!("view {} was not expanded", view.name))),
     };
@@ -570,11 +570,13 @@ struct ConnectorPart {
     table: ConnectorTable,
     /// The time of the statement, in microseconds since 1970.
     now_us: i64,
+    max_row_bytes: usize,
 }
 
 impl Part for ConnectorPart {
     fn read(&self, projection: &[usize], _keys: &KeyFilter, each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
-        let context = crate::sources::SourceContext { statement_us: Some(self.now_us), ..crate::sources::SourceContext::default() };
+        let (statement_us, max_row_bytes) = (Some(self.now_us), self.max_row_bytes);
+        let context = crate::sources::SourceContext { statement_us, max_row_bytes, ..crate::sources::SourceContext::default() };
         let mut sources = connector::open_sources(&self.table, projection, 1, None, &context)?;
         let source = sources.first_mut().ok_or_else(|| Error::internal("a connector table has no source"))?;
         let waits = connector::waits_for_others(&self.table)?;

@@ -51,12 +51,13 @@ pub fn validate_table(table: &ConnectorTable, told: &mut dyn FnMut(String)) -> R
         }
         "file" => {
             let config = FileConfig::parse(&table.options)?;
-            let columns = if table.columns.is_empty() { in_place(|| config.columns())? } else { table.columns.clone() };
+            let (columns, left_out) =
+                if table.columns.is_empty() { in_place(|| config.columns())? } else { (table.columns.clone(), Vec::new()) };
             config.check_table(&table.name, &columns)?;
-            Ok(columns)
             if !left_out.is_empty() {
                 told(format!("columns of types that can't be read are left out of table \"{}\": {}", table.name, listed(&left_out)));
             }
+            Ok(columns)
         }
         "print" => {
             crate::sinks::print::PrintSink::parse(&table.options)?;
@@ -113,7 +114,9 @@ pub fn open_sources(
         "file" => Ok(FileSource::open_all(table, projection, parallelism, restored, context)?.into_iter().map(boxed).collect()),
         "socket" => {
             let config = SocketConfig::parse(&table.options)?;
-            (0..parallelism).map(|subtask| SocketSource::new(&config, &table.columns, projection, subtask).map(boxed)).collect()
+            (0..parallelism)
+                .map(|subtask| SocketSource::new(&config, &table.columns, projection, subtask, context.max_row_bytes).map(boxed))
+                .collect()
         }
         other => Err(no_source(other)),
     }

@@ -75,8 +75,10 @@ pub trait Source: Send {
 }
 
 /// What a job's sources are opened with. The default is for reading without leaving anything behind.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SourceContext {
+    /// The longest record, bytes.
+    pub max_row_bytes: usize,
     /// What buffers count against; `None` where nobody counts.
     pub memory: Option<Arc<MemoryPool>>,
     /// Where bad records are kept; `None` where nobody keeps them.
@@ -95,6 +97,12 @@ pub struct DeadLetterContext {
     pub prefix: String,
     /// What each subtask has to commit.
     pub commits: Vec<PendingCommits>,
+}
+
+impl Default for SourceContext {
+    fn default() -> SourceContext {
+        SourceContext { max_row_bytes: 16 << 20, memory: None, dead_letters: None, statement_us: None }
+    }
 }
 
 impl SourceContext {

@@ -12,7 +12,9 @@ use weir_catalog::{ChangelogMode, Column, Error, Result, SqlState};
 
 use super::{Source, SourceEvent, SplitState};
 use crate::formats::options::{OptionReader, invalid};
-use crate::formats::{Format, FormatOptions, RecordDecoder};
+use crate::formats::records::too_long;
+use crate::formats::{Format, FormatOptions, RecordDecoder, RecordEnd};
+use crate::operators::error::{shorten, told};
 
 /// How long to wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -20,8 +22,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_US: u64 = 10_000;
 /// How many bytes are read at a time.
 const READ_BYTES: usize = 64 << 10;
-/// The longest line.
-const LINE_BYTES_MAX: usize = super::file::RECORD_BYTES_MAX;
+/// A line end, and the byte behind it that shows that it is one.
+const LINE_END_BYTES: usize = 4;
 
 /// The options of a `socket` table or sink.
 ///
@@ -110,13 +112,23 @@ pub struct SocketSource {
     decoder: Box<dyn RecordDecoder>,
     /// What was received and not read yet.
     received: Vec<u8>,
+    longest_record: usize,
+    /// In a record that is too long: what finds its end.
+    too_long: Option<Box<dyn RecordEnd>>,
     skipped: u64,
 }
 
 impl SocketSource {
     /// The part of subtask `subtask`, which fills the columns `projection`. Waits for the connection. `08001` where there is none.
-    pub fn new(config: &SocketConfig, columns: &[Column], projection: &[usize], subtask: usize) -> Result<SocketSource> {
-        let decoder = config.format.decoder(columns, projection)?.ok_or_else(|| Error::internal("a text format has no decoder"))?;
+    pub fn new(
+        config: &SocketConfig,
+        columns: &[Column],
+        projection: &[usize],
+        subtask: usize,
+        longest_record: usize,
+    ) -> Result<SocketSource> {
+        let mut decoder = config.format.decoder(columns, projection)?.ok_or_else(|| Error::internal("a text format has no decoder"))?;
+        decoder.set_longest_record(longest_record);
         let stream = if subtask == 0 {
             let stream = config.connect()?;
             stream.set_nonblocking(true).map_err(|e| Error::io("set up a connection", &e))?;
@@ -124,8 +136,16 @@ impl SocketSource {
         } else {
             None
         };
-        Ok(SocketSource { config: config.clone(), stream, decoder, received: Vec::new(), skipped: 0 })
+        Ok(SocketSource { config: config.clone(), stream, decoder, received: Vec::new(), longest_record, too_long: None, skipped: 0 })
     }
+}
+
+/// The error for a bad line that is not to be left out.
+fn refused(reason: &Error, line: &[u8]) -> Error {
+    /// No more is shown of it, and a character has at most four.
+    const SHOWN: usize = 200;
+    let line = String::from_utf8_lossy(&line[..line.len().min(4 * SHOWN + 4)]);
+    Error::new(reason.code().clone(), told(reason.message())).with_detail(told(&format!("The line is {}", shorten(&line, SHOWN))))
 }
 
 impl Source for SocketSource {
@@ -143,11 +163,25 @@ impl Source for SocketSource {
                 Err(e) => return Err(Error::io(format!("read from {}:{}", self.config.hostname, self.config.port), &e)),
             }
         }
+        if let Some(mut end) = self.too_long.take() {
+            let found = if self.received.is_empty() { None } else { end.find(&self.received) };
+            self.received.drain(..found.unwrap_or(self.received.len()));
+            self.received.shrink_to(READ_BYTES);
+            if found.is_none() && self.stream.is_some() {
+                self.too_long = Some(end);
+                return Ok(SourceEvent::Wait(if nothing_new { POLL_US } else { 1 }));
+            }
+        }
         // The last line may lack its end once nothing follows.
         let whole = if self.stream.is_none() { self.received.len() } else { self.decoder.last_record_end(&self.received).unwrap_or(0) };
         if whole == 0 {
-            if self.received.len() > LINE_BYTES_MAX {
-                return Err(Error::new(SqlState::PROGRAM_LIMIT_EXCEEDED, format!("a line is longer than {LINE_BYTES_MAX} bytes")));
+            if self.received.len() >= self.longest_record.saturating_add(LINE_END_BYTES) {
+                if !self.config.skip_bad {
+                    return Err(refused(&too_long(self.longest_record), &self.received));
+                }
+                self.skipped += 1;
+                self.too_long = Some(self.decoder.record_end());
+                return Ok(SourceEvent::Wait(1));
             }
             return Ok(match self.stream {
                 None => SourceEvent::End,
@@ -156,8 +190,7 @@ impl Source for SocketSource {
         }
         let decoded = self.decoder.decode(&self.received[..whole], 0, max_rows)?;
         if let Some(bad) = decoded.bad.first().filter(|_| !self.config.skip_bad) {
-            let line = String::from_utf8_lossy(&self.received[bad.start..bad.end]).into_owned();
-            return Err(bad.reason.clone().with_detail(format!("The line is {}", crate::operators::error::shorten(&line, 200))));
+            return Err(refused(&bad.reason, &self.received[bad.start..bad.end]));
         }
         self.skipped += decoded.bad.len() as u64;
         self.received.drain(..decoded.next);
@@ -197,9 +230,15 @@ mod tests {
         let config = SocketConfig::parse(&options).unwrap();
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            stream.write_all(b"1\nx\n2").unwrap();
+            stream.write_all(b"1\nx\n0000000003\n").unwrap();
+            // Longer than is allowed, some of it by far.
+            stream.write_all(b"00000000003\n").unwrap();
+            for _ in 0..100 {
+                stream.write_all(&[b'0'; 10_000]).unwrap();
+            }
+            stream.write_all(b"4\n2").unwrap();
         });
-        let mut source = SocketSource::new(&config, std::slice::from_ref(&column), &[0], 0).unwrap();
+        let mut source = SocketSource::new(&config, std::slice::from_ref(&column), &[0], 0, 10).unwrap();
         let mut rows = 0;
         loop {
             match source.poll(100, 0).unwrap() {
@@ -209,7 +248,7 @@ mod tests {
             }
         }
         server.join().unwrap();
-        assert_eq!((rows, source.bad_records()), (2, 1));
-        assert!(matches!(SocketSource::new(&config, &[column], &[0], 1).unwrap().poll(1, 0).unwrap(), SourceEvent::End));
+        assert_eq!((rows, source.bad_records()), (3, 3));
+        assert!(matches!(SocketSource::new(&config, &[column], &[0], 1, 10).unwrap().poll(1, 0).unwrap(), SourceEvent::End));
     }
 }

@@ -16,6 +16,7 @@ use crate::run;
 use crate::server::{PATIENCE, Server, Session, describe, settings, sql_state};
 
 mod lost;
+mod odd_input;
 
 /// A folder for a test's files, apart from the server's own.
 pub fn folder() -> TempDir {

@@ -9,9 +9,9 @@ use weir_catalog::{Column, Error, Result, RowKind, SqlState};
 use super::CsvOptions;
 use super::tokenizer::{BadFields, Fields, Tokenizer};
 use crate::formats::column::ColumnBuilder;
-use crate::formats::records::{BadRecord, Decoded, RecordDecoder, without_rows};
+use crate::formats::records::{BadRecord, Decoded, RecordDecoder, RecordEnd, too_long, without_rows};
 use crate::formats::row_kind_of;
-use crate::formats::value::{not_utf8, utf8};
+use crate::formats::value::utf8;
 use crate::operators::error::{from_arrow, shorten};
 use crate::stream::Batch;
 
@@ -29,6 +29,7 @@ pub struct CsvDecoder {
     /// Where in a record the field of each builder is, and that of the row kind.
     positions: Vec<usize>,
     kind_position: Option<usize>,
+    longest_record: usize,
     fields: Fields,
     resolved: Vec<Field>,
     unescaped: Vec<u8>,
@@ -62,6 +63,7 @@ impl CsvDecoder {
             positions: projection.iter().map(|position| position + before).collect(),
             kind_position: row_kind.is_some().then_some(0),
             row_kind,
+            longest_record: usize::MAX,
             options,
             fields: Fields::default(),
             resolved: Vec::new(),
@@ -97,7 +99,9 @@ impl CsvDecoder {
     fn reason(&self, bad: &BadFields) -> Error {
         let code = SqlState::parse("22P04").unwrap_or(SqlState::DATA_EXCEPTION);
         let columns = self.tokenizer.columns();
-        if bad.open_quote {
+        if bad.end - bad.start > self.longest_record {
+            too_long(self.longest_record)
+        } else if bad.open_quote {
             Error::new(code, "unterminated quoted field")
         } else {
             Error::new(code, format!("the record has {} fields, not {columns}", bad.fields))
@@ -182,6 +186,13 @@ impl RecordDecoder for CsvDecoder {
         let rows = fields.len();
         self.fields = fields;
         let mut bad: Vec<(usize, Error)> = Vec::new();
+        if next - at > self.longest_record {
+            let is_too_long = |row: &usize| {
+                let (start, end) = self.fields.record(*row);
+                end - start > self.longest_record
+            };
+            bad.extend((0..rows).filter(is_too_long).map(|row| (row, too_long(self.longest_record))));
+        }
         let has_quotes = self.options.quote.is_some_and(|quote| memchr::memchr(quote, &data[at..next]).is_some());
 
         let mut kinds = Vec::new();
@@ -219,10 +230,10 @@ impl RecordDecoder for CsvDecoder {
                 let values = self.fields.column(position).map(|(start, end)| Some(&data[start..end]).filter(|field| *field != null));
                 self.builders[column].push_all(values, &mut told);
             }
-            let not_text = self.builders[column].rows_not_utf8();
+            let not_text = self.builders[column].rows_not_text();
             if !not_text.is_empty() {
-                self.builders[column].blank(&not_text);
-                bad.extend(not_text.into_iter().map(|row| (row, not_utf8())));
+                self.builders[column].blank(&not_text.iter().map(|(row, _)| *row).collect::<Vec<_>>());
+                bad.extend(not_text);
             }
         }
 
@@ -246,6 +257,14 @@ impl RecordDecoder for CsvDecoder {
 
     fn last_record_end(&self, data: &[u8]) -> Option<usize> {
         self.tokenizer.last_record_end(data)
+    }
+
+    fn record_end(&self) -> Box<dyn RecordEnd> {
+        Box::new(self.tokenizer.record_end())
+    }
+
+    fn set_longest_record(&mut self, bytes: usize) {
+        self.longest_record = bytes;
     }
 
     fn header_length(&self, data: &[u8]) -> Option<usize> {

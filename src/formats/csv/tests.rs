@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use weir_catalog::{Column, RowKind, SqlType};
 
 use super::*;
-use crate::formats::RecordDecoder;
+use crate::formats::{RecordDecoder, RecordEnd};
 use crate::stream::Batch;
 
 type Records = Vec<Vec<Vec<u8>>>;
@@ -145,6 +145,24 @@ proptest! {
     }
 
     #[test]
+    fn the_end_of_a_record_that_comes_bit_by_bit_is_that_in_the_whole(data in tangled(30), options in dialect(), bits in prop::collection::vec(1usize..9, 1..20)) {
+        // A table of one column has no empty lines that are passed over.
+        let tokenizer = Tokenizer::new(&options, 1);
+        let next = tokenizer.tokenize(&data, 0, 1, &mut Fields::default());
+        let mut end = tokenizer.record_end();
+        let (mut at, mut found) = (0, None);
+        for bit in bits.iter().cycle() {
+            if at == data.len() || found.is_some() {
+                break;
+            }
+            let until = (at + bit).min(data.len());
+            found = end.find(&data[at..until]).map(|length| at + length);
+            at = until;
+        }
+        prop_assert_eq!(found.unwrap_or(data.len()), next);
+    }
+
+    #[test]
     fn columns_are_those_of_arrows_reader(
         rows in prop::collection::vec((any::<Option<i64>>(), "[a-z \"',;é\n]{0,6}", 0i64..4_000_000_000_000_000), 1..50),
         line_end in prop::sample::select(vec!["\n", "\r\n"]),
@@ -210,15 +228,38 @@ proptest! {
 #[test]
 fn bad_records_are_named_with_their_bytes_and_the_others_stay() {
     let columns = [column("n", SqlType::Int), column("t", SqlType::Text)];
-    let data = b"1,a\nx,b\n2\n3,\xFF\n4,d,e\n5,f\n6,\"g";
+    let data = b"1,a\nx,b\n2\n3,\xFF\n4,d,e\n5,f\n8,h\0i\n9,\"j\0\"\n6,\"g";
     let mut decoder = CsvDecoder::new(CsvOptions::default(), &columns, &[1, 0], None).unwrap();
     let decoded = decoder.decode(data, 0, 100).unwrap();
     let bad: Vec<(&[u8], &str)> = decoded.bad.iter().map(|bad| (&data[bad.start..bad.end], bad.reason.code().as_str())).collect();
-    let expected: [(&[u8], &str); 5] = [(b"x,b", "22P02"), (b"2", "22P04"), (b"3,\xFF", "22021"), (b"4,d,e", "22P04"), (b"6,\"g", "22P04")];
+    let expected: [(&[u8], &str); 7] = [
+        (b"x,b", "22P02"),
+        (b"2", "22P04"),
+        (b"3,\xFF", "22021"),
+        (b"4,d,e", "22P04"),
+        (b"8,h\0i", "22021"),
+        (b"9,\"j\0\"", "22021"),
+        (b"6,\"g", "22P04"),
+    ];
     assert_eq!(bad, expected);
     let rows = decoded.batch.rows;
     assert_eq!(rows.column(0).as_string::<i32>().iter().flatten().collect::<Vec<_>>(), ["a", "f"]);
     assert_eq!(rows.column(1).as_primitive::<arrow::datatypes::Int32Type>().values(), &[1, 5]);
+}
+
+#[test]
+fn a_record_of_more_bytes_than_are_allowed_is_bad_whatever_is_read_of_it() {
+    let columns = [column("n", SqlType::Int), column("t", SqlType::Text)];
+    let data = b"1,abc\r\n2,abcd\n3,\"\n\"\r\n4,\"\nb\"\n\n\n\n\n\n\n\n5,a\n6,a,b,c\n7,a,b\n8,abcd";
+    for projection in [&[0usize, 1][..], &[]] {
+        let mut decoder = CsvDecoder::new(CsvOptions::default(), &columns, projection, None).unwrap();
+        decoder.set_longest_record(5);
+        let decoded = decoder.decode(data, 0, 100).unwrap();
+        let bad: Vec<(&[u8], &str)> = decoded.bad.iter().map(|bad| (&data[bad.start..bad.end], bad.reason.code().as_str())).collect();
+        let expected: [(&[u8], &str); 5] =
+            [(b"2,abcd", "54000"), (b"4,\"\nb\"", "54000"), (b"6,a,b,c", "54000"), (b"7,a,b", "22P04"), (b"8,abcd", "54000")];
+        assert_eq!((decoded.batch.num_rows(), bad), (3, expected.to_vec()));
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@
 //! - In [`Fields`], each record has as many fields as the table has columns.
 
 use super::CsvOptions;
+use crate::formats::records::RecordEnd;
 
 /// The fields of some records. Positions are in the data that was tokenized.
 #[derive(Debug, Default)]
@@ -102,6 +103,12 @@ impl Tokenizer {
     /// For records of `columns` fields.
     pub fn new(options: &CsvOptions, columns: usize) -> Tokenizer {
         Tokenizer { delimiter: options.delimiter, quote: options.quote, escape: options.escape, columns }
+    }
+
+    /// What finds the end of one record that is given bit by bit.
+    pub fn record_end(&self) -> CsvRecordEnd {
+        let (delimiter, quote, escape) = (self.delimiter, self.quote, self.escape);
+        CsvRecordEnd { delimiter, quote, escape, state: State::Plain, at_field_start: true, after_carriage_return: false }
     }
 
     /// The number of fields that a record has.
@@ -301,6 +308,62 @@ impl Tokenizer {
             position += 1;
         }
         line_feed.or(carriage_return.filter(|end| *end < data.len()))
+    }
+}
+
+/// Looks for the end of one record that is given bit by bit: where [`Tokenizer::tokenize`] would end it in the whole.
+#[derive(Debug)]
+pub struct CsvRecordEnd {
+    delimiter: u8,
+    quote: Option<u8>,
+    escape: Option<u8>,
+    state: State,
+    /// Whether the next byte is the first of a field.
+    at_field_start: bool,
+    /// Whether the last byte was a carriage return that ended the record: a line feed behind it would be a part of the line end.
+    after_carriage_return: bool,
+}
+
+impl RecordEnd for CsvRecordEnd {
+    fn find(&mut self, data: &[u8]) -> Option<usize> {
+        if self.after_carriage_return {
+            return data.first().map(|byte| usize::from(*byte == b'\n'));
+        }
+        let mut at = 0;
+        while at < data.len() {
+            let (state, rest) = (self.state, &data[at..]);
+            let at_field_start = std::mem::take(&mut self.at_field_start);
+            match (state, self.quote) {
+                (State::Plain, Some(quote)) if at_field_start && rest[0] == quote => {
+                    self.state = State::Quoted;
+                    at += 1;
+                }
+                (State::Plain, _) => {
+                    at += memchr::memchr3(self.delimiter, b'\n', b'\r', rest)? + 1;
+                    match data[at - 1] {
+                        b'\n' => return Some(at),
+                        b'\r' if at < data.len() => return Some(at + usize::from(data[at] == b'\n')),
+                        b'\r' => self.after_carriage_return = true,
+                        _ => self.at_field_start = true,
+                    }
+                }
+                (State::Quoted, Some(quote)) => {
+                    at += memchr::memchr2(quote, self.escape.unwrap_or(quote), rest)? + 1;
+                    self.state = if Some(data[at - 1]) == self.escape { State::Escaped } else { State::AfterQuote };
+                }
+                (State::Escaped, _) => {
+                    self.state = State::Quoted;
+                    at += 1;
+                }
+                (State::AfterQuote, Some(quote)) if rest[0] == quote => {
+                    self.state = State::Quoted;
+                    at += 1;
+                }
+                // Looked at again, outside quotes.
+                (State::AfterQuote | State::Quoted, _) => self.state = State::Plain,
+            }
+        }
+        None
     }
 }
 

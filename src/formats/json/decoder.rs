@@ -5,12 +5,12 @@ use std::sync::Arc;
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{Schema, SchemaRef};
 use weir_catalog::{Column, Error, Result, RowKind};
+use weir_sql::functions::text::from_bytes;
 
 use super::object::{Object, Reading};
 use super::scanner::{Scanner, Value, invalid};
 use super::{JsonForm, JsonOptions};
-use crate::formats::records::{BadRecord, Decoded, RecordDecoder};
-use crate::formats::value::{not_utf8, utf8};
+use crate::formats::records::{BadRecord, Decoded, RecordDecoder, RecordEnd, too_long};
 use crate::operators::error::from_arrow;
 use crate::stream::Batch;
 
@@ -22,6 +22,7 @@ pub struct JsonDecoder {
     rows: Object,
     reading: Reading,
     kinds: Vec<u8>,
+    longest_record: usize,
 }
 
 impl JsonDecoder {
@@ -43,6 +44,7 @@ impl JsonDecoder {
             rows: Object::new(projected.iter().map(|column| (column.name.as_str(), &column.ty)), row_kind)?,
             reading: Reading { fail_on_missing: options.fail_on_missing, scratch: Vec::new() },
             kinds: Vec::new(),
+            longest_record: usize::MAX,
         })
     }
 
@@ -144,6 +146,16 @@ impl<'a> Change<'a> {
     }
 }
 
+/// A record ends with its line.
+#[derive(Debug)]
+struct JsonRecordEnd;
+
+impl RecordEnd for JsonRecordEnd {
+    fn find(&mut self, data: &[u8]) -> Option<usize> {
+        memchr::memchr(b'\n', data).map(|at| at + 1)
+    }
+}
+
 impl RecordDecoder for JsonDecoder {
     fn set_header(&mut self, _header: &[u8]) -> Result<()> {
         Ok(())
@@ -154,8 +166,8 @@ impl RecordDecoder for JsonDecoder {
         let (mut rows, mut position) = (0, at);
         // Checked once for all lines, and for each only where that fails.
         let mut checked_until = at;
-        let mut is_utf8 = true;
-        /// How far ahead bytes are checked to be UTF-8 at a time.
+        let mut is_text = true;
+        /// How far ahead bytes are checked to be UTF-8, without a zero, at a time.
         const CHECKED_BYTES: usize = 256 << 10;
         let mut records = 0;
         while position < data.len() && records < max_rows {
@@ -164,19 +176,26 @@ impl RecordDecoder for JsonDecoder {
                 let ahead = (position + CHECKED_BYTES).min(data.len()).max(end);
                 // Up to a line end: no character goes over it.
                 let until = if ahead == end { end } else { memchr::memrchr(b'\n', &data[end..ahead]).map_or(end, |line| end + line) };
-                is_utf8 = utf8(&data[position..until]).is_ok();
+                let ahead = &data[position..until];
+                is_text = std::str::from_utf8(ahead).is_ok() && memchr::memchr(0, ahead).is_none();
                 checked_until = until;
             }
-            let line = data[position..end].trim_ascii();
-            if !line.is_empty() {
+            let whole = &data[position..end];
+            let whole = whole.strip_suffix(b"\r").unwrap_or(whole);
+            let line = whole.trim_ascii();
+            let is_too_long = whole.len() > self.longest_record;
+            if !line.is_empty() || is_too_long {
                 records += 1;
-                let read = if is_utf8 || utf8(line).is_ok() { self.record(line, rows) } else { Err(not_utf8()) };
-                match read {
+                let checked = if is_too_long {
+                    Err(too_long(self.longest_record))
+                } else if is_text {
+                    Ok(())
+                } else {
+                    from_bytes(line).map(drop)
+                };
+                match checked.and_then(|()| self.record(line, rows)) {
                     Ok(added) => rows += added,
-                    Err(reason) => {
-                        let end = if data[..end].ends_with(b"\r") { end - 1 } else { end };
-                        bad.push(BadRecord { start: position, end, reason });
-                    }
+                    Err(reason) => bad.push(BadRecord { start: position, end: position + whole.len(), reason }),
                 }
             }
             position = end + 1;
@@ -192,6 +211,14 @@ impl RecordDecoder for JsonDecoder {
 
     fn last_record_end(&self, data: &[u8]) -> Option<usize> {
         memchr::memrchr(b'\n', data).map(|at| at + 1)
+    }
+
+    fn record_end(&self) -> Box<dyn RecordEnd> {
+        Box::new(JsonRecordEnd)
+    }
+
+    fn set_longest_record(&mut self, bytes: usize) {
+        self.longest_record = bytes;
     }
 
     fn header_length(&self, data: &[u8]) -> Option<usize> {

@@ -284,7 +284,8 @@ pub fn unescape(string: &[u8], out: &mut Vec<u8>) -> Result<()> {
                 }
                 let character = char::from_u32(code).ok_or_else(|| invalid("Half of a surrogate pair stands alone."))?;
                 if character == '\0' {
-                    return Err(invalid("\\u0000 can't be a part of a text."));
+                    let code = SqlState::parse("22P05").unwrap_or(SqlState::DATA_EXCEPTION);
+                    return Err(Error::new(code, "unsupported Unicode escape sequence").with_detail("\\u0000 cannot be converted to text."));
                 }
                 out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
                 continue;

@@ -131,7 +131,7 @@ fn values_are_converted_as_a_cast_would() {
 
 #[test]
 fn bad_lines_are_named_with_their_reason() {
-    let cases: [(&[u8], &str); 9] = [
+    let cases: [(&[u8], &str); 12] = [
         (b"{\"n\":1.5}", "22P02"),
         (b"{\"n\":99999999999999999999}", "22003"),
         (b"{\"n\":{}}", "42804"),
@@ -141,6 +141,9 @@ fn bad_lines_are_named_with_their_reason() {
         (b"[1]", "22032"),
         (b"{\"t\":\"\\ud800\"}", "22032"),
         (b"{\"t\":\"\xFF\"}", "22021"),
+        (b"{\"t\":\"a\0\"}", "22021"),
+        (b"{\"t\":{\"u\":\"a\0\"}}", "22021"),
+        (b"{\"t\":\"a\\u0000\"}", "22P05"),
     ];
     for (line, code) in cases {
         let decoded = decode(&plain(), &[0, 1], line);
@@ -150,6 +153,32 @@ fn bad_lines_are_named_with_their_reason() {
     }
     let missing = JsonOptions { fail_on_missing: true, ..plain() };
     assert_eq!(decode(&missing, &[0, 1], b"{\"n\":1}").bad[0].reason.code().as_str(), "23502");
+}
+
+#[test]
+fn a_text_with_a_zero_byte_makes_only_its_own_line_bad() {
+    let columns = [
+        column("n", SqlType::Int),
+        column("l", SqlType::Array(Box::new(SqlType::Text))),
+        column("r", SqlType::Row(vec![("t".into(), SqlType::Text)])),
+    ];
+    let data = b"{\"n\":1}\n{\"n\":2,\"l\":[\"a\",\"\0\"]}\n{\"n\":3,\"l\":[\"b\\u0000\"]}\n{\"n\":4,\"r\":{\"t\":\"\0\"}}\n{\"n\":5,\"r\":{\"t\":\"\\u0000\"}}\n{\"n\":6}\n";
+    let mut decoder = JsonDecoder::new(&plain(), &columns, &[0, 1, 2]).unwrap();
+    let decoded = decoder.decode(data, 0, 100).unwrap();
+    assert_eq!(decoded.batch.rows.column(0).as_primitive::<arrow::datatypes::Int32Type>().values(), &[1, 6]);
+    assert_eq!(decoded.bad.iter().map(|bad| bad.reason.code().as_str()).collect::<Vec<_>>(), ["22021", "22P05", "22021", "22P05"]);
+}
+
+#[test]
+fn a_line_of_more_bytes_than_are_allowed_is_bad() {
+    let data = b"{\"n\":123}\n{\"n\":1234}\r\n{\"n\": 12}\r\n               \n{\"n\":1}    \n\n{\"n\":1}";
+    let mut decoder = JsonDecoder::new(&plain(), &columns(), &[0]).unwrap();
+    decoder.set_longest_record(9);
+    let decoded = decoder.decode(data, 0, 100).unwrap();
+    assert_eq!(decoded.batch.rows.column(0).as_primitive::<Int64Type>().values(), &[123, 12, 1]);
+    let bad: Vec<(&[u8], &str)> = decoded.bad.iter().map(|bad| (&data[bad.start..bad.end], bad.reason.code().as_str())).collect();
+    let expected: [(&[u8], &str); 3] = [(b"{\"n\":1234}", "54000"), (b"               ", "54000"), (b"{\"n\":1}    ", "54000")];
+    assert_eq!(bad, expected);
 }
 
 #[test]

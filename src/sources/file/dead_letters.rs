@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::formats::RecordDecoder;
 use crate::formats::json::{JsonDecoder, JsonForm, JsonOptions, push_string};
-use crate::operators::error::from_arrow;
+use crate::operators::error::{from_arrow, told};
 use crate::seams::files::{AppendFile, FilesRef};
 use crate::sinks::commit::{PendingCommit, PendingCommits};
 
@@ -61,6 +61,20 @@ pub struct DeadLetter<'a> {
     pub position: u64,
     pub reason: &'a Error,
     pub bytes: &'a [u8],
+    /// Whether `bytes` are only its beginning.
+    pub is_cut: bool,
+}
+
+impl DeadLetter<'_> {
+    /// Its bytes as text, where they are that; of one that was cut without the last character, where the cut goes through that.
+    fn text(&self) -> Option<&str> {
+        let text = match std::str::from_utf8(self.bytes) {
+            Ok(text) => text,
+            Err(error) if self.is_cut && error.error_len().is_none() => std::str::from_utf8(self.bytes.get(..error.valid_up_to())?).ok()?,
+            Err(_) => return None,
+        };
+        Some(text).filter(|text| !text.contains('\0'))
+    }
 }
 
 /// Writes the dead letters of one subtask.
@@ -90,19 +104,21 @@ impl DeadLetters {
         out.extend_from_slice(format!(",\"position\":{},\"reason\":", letter.position).as_bytes());
         let detail = letter.reason.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
         let member = letter.reason.context().map(|member| format!(" ({member})")).unwrap_or_default();
-        push_string(out, &format!("{}{detail}{member}", letter.reason.message()));
+        push_string(out, &told(&format!("{}{detail}{member}", letter.reason.message())));
         out.extend_from_slice(b",\"bytes\":");
-        match std::str::from_utf8(letter.bytes).ok().filter(|text| !text.contains('\0')) {
+        let encoding = match letter.text() {
             Some(text) => {
                 push_string(out, text);
-                out.extend_from_slice(b",\"encoding\":\"text\"}\n");
+                "text"
             }
             None => {
                 let hex: String = letter.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
                 push_string(out, &hex);
-                out.extend_from_slice(b",\"encoding\":\"hex\"}\n");
+                "hex"
             }
-        }
+        };
+        let cut = if letter.is_cut { ", cut" } else { "" };
+        out.extend_from_slice(format!(",\"encoding\":\"{encoding}{cut}\"}}\n").as_bytes());
         if self.buffer.len() >= 256 << 10 { self.write() } else { Ok(()) }
     }
 

@@ -19,15 +19,17 @@ use parking_lot::Mutex;
 use weir_catalog::{ChangelogMode, Error, Result, SqlState};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use super::config::FileConfig;
+use super::config::{BadRecords, FileConfig};
 use super::listing::find_local;
 use super::objects::Remote;
 use super::progress::{FileProgress, Progress};
 use super::settling::Settling;
-use super::text::{PlainInput, TextCursor, in_file};
+use super::text::{PlainInput, Taken, TextCursor, in_file};
+use super::{SourceContext, refused};
 use crate::formats::RecordDecoder;
 use crate::formats::compression::Compression;
 use crate::formats::parquet::{FileParts, ParquetDecoder, ParquetFile};
+use crate::formats::records::too_long;
 use crate::seams::hash::HashSet;
 use crate::seams::objects::joined;
 use crate::state::memory_pool::Charge;
@@ -49,6 +51,7 @@ impl Piece {
     pub fn memory_bytes(&self) -> usize {
         match &self.content {
             Content::Text { data, .. } => data.capacity(),
+            Content::TooLong { head, .. } => head.capacity(),
             Content::Rows { parts: Some(parts), .. } => parts.memory_bytes(),
             Content::Rows { group, file, .. } => file.row_group_bytes(*group),
         }
@@ -60,6 +63,8 @@ impl Piece {
 pub enum Content {
     /// Whole records, and where in the file they begin.
     Text { data: Vec<u8>, position: u64, header: Arc<[u8]> },
+    /// A record that is too long, which begins at `position` with `head`.
+    TooLong { head: Vec<u8>, position: u64 },
     /// Rows `from..to` of the file: those of `group` behind the first `skip`. Of an object, with what has to be read for that.
     Rows { group: usize, skip: u64, file: Arc<ParquetFile>, parts: Option<FileParts> },
 }
@@ -68,6 +73,8 @@ pub enum Content {
 #[derive(Debug)]
 pub enum Next {
     Piece(Box<Piece>),
+    /// Nothing yet: to be asked for again at once.
+    Later,
     /// Nothing until a new file comes.
     Nothing,
     /// Nothing any more.
@@ -141,6 +148,7 @@ pub struct Enumerator {
     /// What all subtasks have sent together.
     settling: Mutex<Settling>,
     parallelism: usize,
+    longest_record: usize,
     /// Counts what was read ahead of pieces.
     memory: Option<Charge>,
 }
@@ -164,14 +172,15 @@ impl Enumerator {
         parallelism: usize,
         restored: Option<&Progress>,
         finished: HashSet<u128>,
-        memory: Option<Charge>,
+        context: &SourceContext,
     ) -> Result<Enumerator> {
         let parallelism = parallelism.max(1);
         let settling = Settling::new(parallelism, restored.cloned().unwrap_or_default(), finished.clone());
         let listing = Mutex::new(Listing { known: finished, ..Listing::default() });
         let remote = config.objects.as_ref().map(Remote::open).transpose()?;
         let (settling, readers) = (Mutex::new(settling), AtomicUsize::new(parallelism));
-        let enumerator = Enumerator { config, remote, readers, records, listing, settling, parallelism, memory };
+        let (longest_record, memory) = (context.max_row_bytes, context.charge());
+        let enumerator = Enumerator { config, remote, readers, records, listing, settling, parallelism, longest_record, memory };
         {
             let mut listing = enumerator.listing.lock();
             let mut found: Vec<(PathBuf, FileProgress)> = Vec::new();
@@ -272,53 +281,56 @@ impl Enumerator {
                 let file = &open[(first + step) % open.len()];
                 match file.cursor.try_lock() {
                     None => busy = busy.or(Some(file)),
-                    Some(mut cursor) => {
-                        if let Some(piece) = self.take(file, &mut cursor)? {
-                            return Ok(Next::Piece(Box::new(piece)));
-                        }
-                    }
+                    Some(mut cursor) => match self.take(file, &mut cursor)? {
+                        Taken::Piece(piece) => return Ok(Next::Piece(Box::new(piece))),
+                        Taken::Later => return Ok(Next::Later),
+                        Taken::End => {}
+                    },
                 }
             }
             if let Some(file) = busy {
                 let mut cursor = file.cursor.lock();
-                if let Some(piece) = self.take(file, &mut cursor)? {
-                    return Ok(Next::Piece(Box::new(piece)));
+                match self.take(file, &mut cursor)? {
+                    Taken::Piece(piece) => return Ok(Next::Piece(Box::new(piece))),
+                    Taken::Later => return Ok(Next::Later),
+                    Taken::End => {}
                 }
             }
         }
     }
 
-    /// The next piece of `file`; `None` where there is none left, and then it is done.
-    fn take(&self, file: &Arc<FoundFile>, cursor: &mut Cursor) -> Result<Option<Piece>> {
+    /// The next piece of `file`; where there is none left, it is done.
+    fn take(&self, file: &Arc<FoundFile>, cursor: &mut Cursor) -> Result<Taken> {
         if let Cursor::Closed(progress) = cursor {
             *cursor = if progress.is_complete() { Cursor::Done } else { self.open_file(file, progress)? };
         }
-        let piece = match cursor {
-            Cursor::Closed(_) | Cursor::Done => None,
+        let taken = match cursor {
+            Cursor::Closed(_) | Cursor::Done => Taken::End,
             Cursor::Parquet { file: parquet, rows, left } => {
                 // Each piece is read by a reader of its own, which opens the file anew.
                 if self.remote.is_none() && !left.is_empty() {
                     let metadata = std::fs::metadata(&file.path).map_err(|e| Error::io(format!("read \"{}\"", file.path.display()), &e))?;
                     self.check_unchanged(file, &metadata, Compression::None)?;
                 }
-                left.pop().map(|(group, skip, from, to)| Piece {
-                    file: file.clone(),
-                    from,
-                    to,
-                    end: Some(*rows),
-                    content: Content::Rows { group, skip, file: parquet.clone(), parts: None },
+                left.pop().map_or(Taken::End, |(group, skip, from, to)| {
+                    let content = Content::Rows { group, skip, file: parquet.clone(), parts: None };
+                    Taken::Piece(Piece { file: file.clone(), from, to, end: Some(*rows), content })
                 })
             }
             Cursor::Text(text) => {
                 let records = self.records.as_deref().ok_or_else(|| Error::internal("a text file without a text format"))?;
                 let held = text.memory_bytes();
-                let piece = text.take(file, records).map_err(|error| in_file(error, &file.path))?;
-                let now = if piece.is_some() { text.memory_bytes() } else { 0 };
+                let taken = text.take(file, records).map_err(|error| in_file(error, &file.path))?;
+                let now = if let Taken::End = taken { 0 } else { text.memory_bytes() };
                 self.count(held, now);
-                piece
+                // What is an error is one at once.
+                if let (BadRecords::Fail, Some((position, head))) = (self.config.bad_records, text.too_long()) {
+                    return Err(refused(&too_long(self.longest_record), head, position, &file.path));
+                }
+                taken
             }
         };
-        if piece.is_none() {
+        if let Taken::End = taken {
             let is_empty = match cursor {
                 Cursor::Text(text) => !text.has_begun(),
                 Cursor::Parquet { rows, .. } => *rows == 0,
@@ -330,7 +342,7 @@ impl Enumerator {
             *cursor = Cursor::Done;
             file.done.store(true, Ordering::Release);
         }
-        Ok(piece)
+        Ok(taken)
     }
 
     /// Reads what a piece of an object's rows has to be read for. Waits for the store.
@@ -410,7 +422,8 @@ impl Enumerator {
         progress: &FileProgress,
         records: &dyn RecordDecoder,
     ) -> Result<Cursor> {
-        let text = TextCursor::open(&file.path, opened, file.disk_length, compression, progress.read.clone(), records)?;
+        let text =
+            TextCursor::open(&file.path, opened, file.disk_length, compression, progress.read.clone(), records, self.longest_record)?;
         self.count(0, text.memory_bytes());
         Ok(Cursor::Text(Box::new(text)))
     }

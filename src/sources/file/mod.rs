@@ -37,17 +37,17 @@ use weir_catalog::{ConnectorTable, Error, Result};
 
 pub use config::{BadRecords, FileConfig, listed};
 pub use objects::ObjectPlace;
-pub use text::RECORD_BYTES_MAX;
 
 use self::dead_letters::{DeadLetter, DeadLetters};
 use self::enumerator::{Content, Enumerator, Found, Next, Piece, hash_of};
 use self::fetcher::Fetcher;
 use self::progress::Progress;
+use self::text::KEPT_BYTES;
 use super::{Source, SourceContext, SourceEvent, SplitPortion, SplitState, Splits};
 use crate::formats::parquet::{ParquetDecoder, ParquetRows};
-use crate::formats::records::BadRecord;
+use crate::formats::records::too_long;
 use crate::formats::{Format, RecordDecoder};
-use crate::operators::error::shorten;
+use crate::operators::error::{shorten, told};
 use crate::seams::hash::HashSet;
 use crate::seams::spawn::in_place;
 use crate::state::memory_pool::Charge;
@@ -78,6 +78,7 @@ pub struct FileSource {
     /// How many portions of what another run read have been found to be read again.
     reached: usize,
     subtask: usize,
+    longest_record: usize,
     dead_letters: Option<DeadLetters>,
     /// Counts the piece under way.
     memory: Option<Charge>,
@@ -115,14 +116,17 @@ impl FileSource {
         }
         let restored = restored.map(|splits| Progress::from_splits(&splits.open)).transpose()?;
         let records = config.format.decoder(&table.columns, projection)?;
-        let enumerator = Enumerator::open(config.clone(), records, parallelism, restored.as_ref(), finished, context.charge())?;
+        let enumerator = Enumerator::open(config.clone(), records, parallelism, restored.as_ref(), finished, context)?;
         let enumerator = Arc::new(enumerator);
         let mut restored = restored.unwrap_or_default();
         let mut listed = enumerator.listed().into_iter().map(|file| (file.path.clone(), file)).collect();
         (0..parallelism)
             .map(|subtask| {
                 let reader = match (config.format.decoder(&table.columns, projection)?, &config.format.format) {
-                    (Some(decoder), _) => Reader::Text(decoder),
+                    (Some(mut decoder), _) => {
+                        decoder.set_longest_record(context.max_row_bytes);
+                        Reader::Text(decoder)
+                    }
                     (None, Format::Parquet { row_kind }) => {
                         Reader::Parquet(ParquetDecoder::new(&table.columns, projection, row_kind.clone())?)
                     }
@@ -149,6 +153,7 @@ impl FileSource {
                     listed: std::mem::take(&mut listed),
                     reached: 0,
                     subtask,
+                    longest_record: context.max_row_bytes,
                     dead_letters,
                     memory: context.charge(),
                 })
@@ -189,21 +194,27 @@ impl FileSource {
                 let decoded = decoder.decode(data, at, max_rows).map_err(whole_file)?;
                 for bad in decoded.bad {
                     let bytes = &data[bad.start..bad.end];
-                    let position = position + bad.start as u64;
-                    match self.config.bad_records {
-                        BadRecords::Fail => return Err(refused(&bad, bytes, position, path)),
-                        BadRecords::Skip => {}
-                        BadRecords::DeadLetter => {
-                            if let Some(dead_letters) = &mut self.dead_letters {
-                                dead_letters.push(&DeadLetter { file: path, position, reason: &bad.reason, bytes })?;
-                            }
-                        }
-                    }
+                    let is_cut = bytes.len() > self.longest_record;
+                    let bytes = if is_cut { &bytes[..bytes.len().min(KEPT_BYTES)] } else { bytes };
+                    let record = DeadLetter { file: path, position: position + bad.start as u64, reason: &bad.reason, bytes, is_cut };
+                    take_bad(self.config.bad_records, &record, self.dead_letters.as_mut())?;
                     self.progress.skipped += 1;
                 }
                 current.done = decoded.next as u64;
                 let to = if decoded.next >= data.len() { piece.to } else { position + decoded.next as u64 };
                 (if at == 0 { piece.from } else { position + at as u64 }, to, decoded.batch)
+            }
+            (Content::TooLong { head, position }, Reader::Text(decoder)) => {
+                if current.done > 0 {
+                    self.leave();
+                    return Ok(None);
+                }
+                current.done = 1;
+                let (path, reason) = (piece.file.path.as_path(), too_long(self.longest_record));
+                let record = DeadLetter { file: path, position: *position, reason: &reason, bytes: head, is_cut: true };
+                take_bad(self.config.bad_records, &record, self.dead_letters.as_mut())?;
+                self.progress.skipped += 1;
+                (piece.from, piece.to, decoder.decode(b"", 0, 1)?.batch)
             }
             (Content::Rows { group, skip, file, parts }, Reader::Parquet(decoder)) => {
                 let count = piece.to - piece.from;
@@ -251,15 +262,24 @@ impl FileSource {
     }
 }
 
+/// Does with a bad record what the table says.
+fn take_bad(policy: BadRecords, record: &DeadLetter<'_>, dead_letters: Option<&mut DeadLetters>) -> Result<()> {
+    match (policy, dead_letters) {
+        (BadRecords::Fail, _) => Err(refused(record.reason, record.bytes, record.position, record.file)),
+        (BadRecords::DeadLetter, Some(dead_letters)) => dead_letters.push(record),
+        (BadRecords::Skip | BadRecords::DeadLetter, _) => Ok(()),
+    }
+}
+
 /// The error for a bad record that is not to be left out.
-fn refused(bad: &BadRecord, bytes: &[u8], position: u64, path: &std::path::Path) -> Error {
-    let reason = match bad.reason.detail() {
-        Some(detail) => format!("{}: {detail}", bad.reason.message()),
-        None => bad.reason.message().to_string(),
+fn refused(reason: &Error, bytes: &[u8], position: u64, path: &std::path::Path) -> Error {
+    let message = match reason.detail() {
+        Some(detail) => format!("{}: {detail}", reason.message()),
+        None => reason.message().to_string(),
     };
-    let member = bad.reason.context().map(|context| format!(", {context}")).unwrap_or_default();
-    Error::new(bad.reason.code().clone(), reason)
-        .with_detail(format!("The record is {}", shorten(&String::from_utf8_lossy(bytes), 200)))
+    let member = reason.context().map(|context| format!(", {context}")).unwrap_or_default();
+    Error::new(reason.code().clone(), told(&message))
+        .with_detail(told(&format!("The record is {}", shorten(&String::from_utf8_lossy(bytes), 200))))
         .with_hint("With bad_records = 'skip' or 'dead_letter' such records are left out and counted.")
         .with_context(format!("file \"{}\", byte {position}{member}", path.display()))
 }
@@ -296,6 +316,10 @@ impl Source for FileSource {
                         fetcher.read_ahead(&piece, now_us)?;
                     }
                     self.current = Some(Current { piece: *piece, done: 0, rows: None });
+                }
+                Next::Later => {
+                    let Reader::Text(decoder) = &mut self.reader else { return Ok(SourceEvent::Wait(1)) };
+                    return Ok(SourceEvent::Batch(decoder.decode(b"", 0, 1)?.batch));
                 }
                 Next::Nothing => {
                     let interval_us = self.config.watch.map_or(ASK_AGAIN_US, |interval| interval.as_micros() as u64);

@@ -10,6 +10,8 @@ use weir_catalog::{Column, ConnectorTable, SqlType};
 use super::*;
 use crate::seams::random::Random;
 
+mod long_records;
+
 fn table(path: &Path, options: &[(&str, &str)]) -> ConnectorTable {
     let mut all: BTreeMap<String, String> = options.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string())).collect();
     all.insert("path".into(), path.display().to_string());
@@ -43,12 +45,16 @@ fn run(sources: &mut [FileSource], random: &mut Random, polls: usize, numbers: &
 
 /// Reads the table over many restarts. Each time, what was read after the last checkpoint is read again; what was read before is not.
 fn read_over_restarts(table: &ConnectorTable, seed: u64, most_polls: u64) -> Vec<i64> {
+    read_over_restarts_in(table, seed, most_polls, &SourceContext::default())
+}
+
+fn read_over_restarts_in(table: &ConnectorTable, seed: u64, most_polls: u64, context: &SourceContext) -> Vec<i64> {
     let mut random = Random::seeded(seed);
     let mut state: Option<Splits> = None;
     let mut kept = Vec::new();
     loop {
         let parallelism = 1 + random.below(4) as usize;
-        let mut sources = FileSource::open_all(table, &[0], parallelism, state.as_ref(), &SourceContext::default()).unwrap();
+        let mut sources = FileSource::open_all(table, &[0], parallelism, state.as_ref(), context).unwrap();
         let mut numbers = Vec::new();
         // Subtasks meet the barrier at different times: those behind it go on while others have not met it yet.
         let mut states = Splits::default();
@@ -60,6 +66,9 @@ fn read_over_restarts(table: &ConnectorTable, seed: u64, most_polls: u64) -> Vec
             // This one's further rows belong to the next epoch, which is lost.
             let polls = random.below(most_polls) as usize;
             run(&mut sources[..=subtask], &mut random, polls, &mut Vec::new());
+        }
+        if let Some(memory) = &context.memory {
+            assert!(memory.used() <= memory.limit(), "{} bytes are held", memory.used());
         }
         kept.extend(counted);
         let ended = run(&mut sources, &mut random, 0, &mut Vec::new());

@@ -1,4 +1,6 @@
 //! Cutting text files into pieces of whole records.
+//!
+//! A record that is too long is never held: its beginning is kept, the rest is stepped over, a part at a time, and it is a piece of its own.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -8,14 +10,19 @@ use std::sync::Arc;
 use weir_catalog::{Error, Result, SqlState};
 
 use super::enumerator::{Content, FoundFile, Piece};
-use crate::formats::RecordDecoder;
 use crate::formats::compression::Compression;
+use crate::formats::{RecordDecoder, RecordEnd};
 use crate::seams::objects::{ObjectReader, READER_BYTES_MOST, error_of};
 
 /// About how large a piece of a text file is, bytes.
 const PIECE_BYTES: usize = 4 << 20;
-/// The longest record, bytes: more is read at once only to find its end.
-pub const RECORD_BYTES_MAX: usize = 16 << 20;
+/// How much is looked at beyond the longest record that is allowed: its line end, and the byte behind that, which stays back.
+const LINE_END_BYTES: usize = 4;
+/// How much of a record that is too long is read at a time, and how much before its caller has a turn, bytes.
+const SKIP_BYTES: usize = 256 << 10;
+const SKIP_BYTES_MOST: usize = 16 << 20;
+/// How much is kept of a record that is too long, bytes.
+pub const KEPT_BYTES: usize = 64 << 10;
 
 pub fn in_file(error: Error, path: &Path) -> Error {
     match error.context() {
@@ -70,6 +77,23 @@ enum Input {
     },
 }
 
+/// What a cursor has.
+pub enum Taken {
+    Piece(Piece),
+    /// A record that is too long is being stepped over: its piece comes later.
+    Later,
+    /// Nothing any more.
+    End,
+}
+
+/// A record that is being stepped over.
+struct TooLong {
+    /// Where it begins, and its beginning.
+    position: u64,
+    head: Vec<u8>,
+    end: Box<dyn RecordEnd>,
+}
+
 /// Cuts a text file into pieces.
 pub struct TextCursor {
     path: PathBuf,
@@ -85,6 +109,8 @@ pub struct TextCursor {
     read: Vec<(u64, u64)>,
     /// Whether a piece was dealt in this run.
     begun: bool,
+    longest_record: usize,
+    too_long: Option<TooLong>,
 }
 
 impl TextCursor {
@@ -96,6 +122,7 @@ impl TextCursor {
         compression: Compression,
         read: Vec<(u64, u64)>,
         records: &dyn RecordDecoder,
+        longest_record: usize,
     ) -> Result<TextCursor> {
         let held = if matches!(file, PlainInput::Object(_)) { READER_BYTES_MOST } else { 0 };
         let input = match compression {
@@ -106,8 +133,18 @@ impl TextCursor {
             }
         };
         let header = Arc::from([].as_slice());
-        let mut text =
-            TextCursor { path: path.to_path_buf(), input, position: 0, ahead: Vec::new(), at_end: false, header, read, begun: false };
+        let mut text = TextCursor {
+            path: path.to_path_buf(),
+            input,
+            position: 0,
+            ahead: Vec::new(),
+            at_end: false,
+            header,
+            read,
+            begun: false,
+            longest_record,
+            too_long: None,
+        };
         text.read_header(path, records)?;
         Ok(text)
     }
@@ -117,6 +154,11 @@ impl TextCursor {
         self.begun
     }
 
+    /// The record that is being stepped over: where it begins, and its beginning.
+    pub fn too_long(&self) -> Option<(u64, &[u8])> {
+        self.too_long.as_ref().map(|record| (record.position, record.head.as_slice()))
+    }
+
     /// What it holds in memory, bytes.
     pub fn memory_bytes(&self) -> usize {
         let on_its_way = match &self.input {
@@ -124,7 +166,7 @@ impl TextCursor {
             Input::Plain { .. } => 0,
             Input::Packed { held, .. } => *held,
         };
-        self.ahead.capacity() + on_its_way
+        self.ahead.capacity() + self.too_long.as_ref().map_or(0, |record| record.head.capacity()) + on_its_way
     }
 
     fn fill(&mut self, wanted: usize) -> Result<()> {
@@ -166,6 +208,11 @@ impl TextCursor {
         }
     }
 
+    /// How much is read at once to find the end of the longest record that is allowed.
+    fn wanted_most(&self) -> usize {
+        self.longest_record.saturating_add(LINE_END_BYTES)
+    }
+
     fn read_header(&mut self, path: &Path, records: &dyn RecordDecoder) -> Result<()> {
         let mut wanted = 64 << 10;
         let length = loop {
@@ -173,8 +220,11 @@ impl TextCursor {
             match records.header_length(&self.ahead) {
                 Some(length) => break length,
                 None if self.at_end => break self.ahead.len(),
-                None if wanted > RECORD_BYTES_MAX => return Err(in_file(too_long(self.position), path)),
-                None => wanted *= 2,
+                None if wanted >= self.wanted_most() => {
+                    let message = format!("the header is longer than the {} bytes that max_row_bytes allows", self.longest_record);
+                    return Err(in_file(Error::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message), path));
+                }
+                None => wanted = (wanted * 2).min(self.wanted_most()),
             }
         };
         self.header = Arc::from(&self.ahead[..length]);
@@ -206,8 +256,11 @@ impl TextCursor {
         Ok(())
     }
 
-    /// The next piece; `None` at the end of the file.
-    pub fn take(&mut self, file: &Arc<FoundFile>, records: &dyn RecordDecoder) -> Result<Option<Piece>> {
+    /// The next piece.
+    pub fn take(&mut self, file: &Arc<FoundFile>, records: &dyn RecordDecoder) -> Result<Taken> {
+        if self.too_long.is_some() {
+            return self.step_over(file);
+        }
         // Behind what was read before. The first part read begins at 0, with the header.
         while let Some((_, to)) = self.read.first().copied().filter(|(from, _)| *from <= self.position) {
             self.read.remove(0);
@@ -228,32 +281,64 @@ impl TextCursor {
                 // One byte stays back, so that the end of the file is met together with its last piece.
                 match records.last_record_end(&self.ahead[..self.ahead.len() - 1]) {
                     Some(length) => length,
-                    None if wanted > RECORD_BYTES_MAX => return Err(too_long(self.position)),
+                    None if wanted >= self.wanted_most() => {
+                        let head = self.ahead[..self.ahead.len().min(KEPT_BYTES)].to_vec();
+                        self.too_long = Some(TooLong { position: self.position, head, end: records.record_end() });
+                        return Ok(Taken::Later);
+                    }
                     None => {
-                        wanted *= 2;
+                        wanted = (wanted * 2).min(self.wanted_most());
                         continue;
                     }
                 }
             };
             if length == 0 {
-                return Ok(None);
+                return Ok(Taken::End);
             }
             let rest = self.ahead.split_off(length);
             let data = std::mem::replace(&mut self.ahead, rest);
             let position = self.position;
             self.position += length as u64;
-            let from = if self.begun { position } else { 0 };
-            self.begun = true;
             let end = (is_last && self.ahead.is_empty()).then_some(self.position);
             let content = Content::Text { data, position, header: self.header.clone() };
-            return Ok(Some(Piece { file: file.clone(), from, to: self.position, end, content }));
+            return Ok(Taken::Piece(self.piece(file, position, end, content)));
         }
     }
-}
 
-fn too_long(position: u64) -> Error {
-    Error::new(
-        SqlState::PROGRAM_LIMIT_EXCEEDED,
-        format!("the record at byte {position} is longer than {RECORD_BYTES_MAX} bytes, or its quote is not closed"),
-    )
+    /// The piece from `position` up to where the cursor is now.
+    fn piece(&mut self, file: &Arc<FoundFile>, position: u64, end: Option<u64>, content: Content) -> Piece {
+        let from = if self.begun { position } else { 0 };
+        self.begun = true;
+        Piece { file: file.clone(), from, to: self.position, end, content }
+    }
+
+    /// Goes on in the record that is too long. Its piece, once its end was met.
+    fn step_over(&mut self, file: &Arc<FoundFile>) -> Result<Taken> {
+        let mut seen = 0;
+        while let Some(mut record) = self.too_long.take() {
+            let found = if self.ahead.is_empty() { None } else { record.end.find(&self.ahead) };
+            let taken = found.unwrap_or(self.ahead.len());
+            self.position += taken as u64;
+            seen += taken;
+            self.ahead.drain(..taken);
+            self.ahead.shrink_to(SKIP_BYTES);
+            if found.is_none() {
+                self.fill(SKIP_BYTES)?;
+            } else {
+                // Whether the file ends here too.
+                self.fill(1)?;
+            }
+            if found.is_none() && !self.ahead.is_empty() {
+                self.too_long = Some(record);
+                if seen >= SKIP_BYTES_MOST {
+                    return Ok(Taken::Later);
+                }
+                continue;
+            }
+            let end = (self.at_end && self.ahead.is_empty()).then_some(self.position);
+            let content = Content::TooLong { head: record.head, position: record.position };
+            return Ok(Taken::Piece(self.piece(file, record.position, end, content)));
+        }
+        Ok(Taken::End)
+    }
 }
