@@ -17,6 +17,7 @@ use crate::server::{PATIENCE, Server, Session, describe, settings, sql_state};
 
 mod lost;
 mod odd_input;
+mod read_back;
 
 /// A folder for a test's files, apart from the server's own.
 pub fn folder() -> TempDir {
