@@ -154,7 +154,7 @@ const STREAM_PATIENCE: Duration = Duration::from_secs(300);
 /// The same rows, all at once.
 const WHOLE: &str = "CREATE TABLE whole (auction BIGINT, price BIGINT, bidder BIGINT) WITH (connector = 'nexmark', 'table' = 'bid', 'events.num' = '40000')";
 
-async fn eventually_equal(session: &Session, view: &str, query: &str) {
+pub async fn eventually_equal(session: &Session, view: &str, query: &str) {
     let expected = rows(session, query).await;
     let deadline = Instant::now() + STREAM_PATIENCE;
     loop {
