@@ -11,6 +11,7 @@ use crate::random::generator::{Case, Step};
 use crate::run;
 use crate::server::{PATIENCE, Server, Session, describe, settings, sql_state};
 
+mod branches;
 mod matching;
 
 pub async fn rows(session: &Session, sql: &str) -> Vec<Vec<String>> {
