@@ -278,18 +278,30 @@ impl Engine {
         Ok((change.plan, change.other_result))
     }
 
-    /// What a job with the plan `graph` over `catalog` would take over of the running job that `pinned` is of.
-    pub fn plan_upgrade(&self, catalog: &Catalog, pinned: &PinnedCheckpoint, graph: &StreamGraph) -> Result<StatePlan> {
+    /// What a job with the plan `graph` over `catalog` would take over of the running job that `pinned` is of; `uids` as for [`StatePlan::new`].
+    pub fn plan_upgrade(
+        &self,
+        catalog: &Catalog,
+        pinned: &PinnedCheckpoint,
+        graph: &StreamGraph,
+        uids: &[(String, String)],
+    ) -> Result<StatePlan> {
         let saved = savepoint_of("", self.engine_id, self.clock().now_us(), pinned, &self.catalog())?;
-        StatePlan::new(&saved, graph, catalog, &[], self.engine_id)
+        StatePlan::new(&saved, graph, catalog, uids, self.engine_id)
     }
 
     /// As [`Engine::plan_upgrade`], of a sink whose query changes. Waits for a checkpoint of it. Errors as [`SinkChange::new`].
-    pub async fn plan_sink_change(&self, catalog: &Catalog, job: &Arc<Job>, graph: &StreamGraph) -> Result<SinkChange> {
+    pub async fn plan_sink_change(
+        &self,
+        catalog: &Catalog,
+        job: &Arc<Job>,
+        graph: &StreamGraph,
+        uids: &[(String, String)],
+    ) -> Result<SinkChange> {
         let pinned = self.checkpoint_to_save(job.id, false).await?;
         let before = self.catalog();
         let saved = savepoint_of("", self.engine_id, self.clock().now_us(), &pinned, &before)?;
-        SinkChange::new(&saved, (&pinned.graph, &before), (graph, catalog), self.engine_id)
+        SinkChange::new(&saved, (&pinned.graph, &before), (graph, catalog), uids, self.engine_id)
     }
 }
 

@@ -27,22 +27,24 @@ pub struct SinkChange {
 }
 
 impl SinkChange {
-    /// What a sink of the job that `saved` is of, which had the plan `former` over `before`, takes over with the plan `graph` over `catalog`.
+    /// What a sink of the job that `saved` is of, which had the plan `former` over `before`, takes over with the plan `graph` over `catalog`; `uids` as for
+    /// [`StatePlan::new`].
     ///
     /// Errors with `0A000` where it can't be told what it has written.
     pub fn new(
         saved: &Savepoint,
         (former, before): (&StreamGraph, &Catalog),
         (graph, catalog): (&StreamGraph, &Catalog),
+        uids: &[(String, String)],
         engine: u64,
     ) -> Result<SinkChange> {
         if weir_sql::result_derivation(former, before)? == weir_sql::result_derivation(graph, catalog)? {
-            let plan = StatePlan::new(saved, graph, catalog, &[], engine)?;
+            let plan = StatePlan::new(saved, graph, catalog, uids, engine)?;
             if goes_on(&plan, graph) {
                 return Ok(SinkChange { plan, other_result: false, takes_back: false });
             }
         }
-        SinkChange::of_other_result(saved, (former, before), (graph, catalog), &[], engine)
+        SinkChange::of_other_result(saved, (former, before), (graph, catalog), uids, engine)
     }
 
     /// What the sink `job` with the plan `graph` over `catalog` takes over of a savepoint that its statement names; `uids` as for [`StatePlan::new`]. The plan has

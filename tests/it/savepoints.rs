@@ -294,8 +294,29 @@ async fn a_changed_query_has_its_batch_answer() {
     assert_eq!(verdicts(&session, &format!("EXPLAIN {mapped}")).await, [verdict("per owner", "reused"), verdict("x/rows", "reused")]);
     session.must(&mapped).await;
     assert_eq!(refusal(&session, &mapped.replace("VIEW x", "VIEW y").replace("'aggregate(owner)'", "'nobody'")).await.0, "42704");
+    // In place, with the same map: a view, and a sink.
+    let out = tempfile::tempdir().expect("a folder");
+    session.must(&format!("CREATE MATERIALIZED VIEW in_place AS {before}")).await;
+    session
+        .must(&format!(
+            "CREATE SINK s_in_place WITH (connector = 'file', path = '{}', format = 'csv', row_kind = 'kind') AS {before}",
+            out.path().display()
+        ))
+        .await;
+    for (job, own) in [("in_place", "in_place/rows"), ("s_in_place", "s_in_place/sink")] {
+        let altered = format!("{job} ('aggregate(owner)' AS 'per owner') AS {hinted}");
+        let plain = format!("{job} AS {hinted}");
+        assert!(!verdicts(&session, &format!("EXPLAIN UPGRADE {plain}")).await.contains(&verdict("per owner", "reused")), "{job}");
+        let explained = verdicts(&session, &format!("EXPLAIN UPGRADE {altered}")).await;
+        let mut expected = [verdict("per owner", "reused"), verdict(own, "reused")];
+        expected.sort();
+        assert_eq!(explained, expected, "{job}");
+        assert_eq!(refusal(&session, &format!("ALTER JOB {job} (nobody AS 'per owner') AS {hinted}")).await.0, "42704");
+        session.must(&format!("ALTER JOB {altered}")).await;
+    }
     write(&session, 500, 50).await;
     change(&session).await;
+    check(&session, "in_place", before).await;
     for (at, (query, _, _)) in changed.into_iter().enumerate() {
         check(&session, &format!("c{at}"), query).await;
     }
