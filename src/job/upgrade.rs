@@ -20,13 +20,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use arrow::datatypes::DataType;
-use weir_catalog::{Catalog, ChangelogMode, Derivation, Error, Object, Result, SqlState};
+use weir_catalog::{Catalog, ChangelogMode, Derivation, Error, JobKind, Object, Result, SqlState};
 use weir_sql::graph::{Node, NodeId, NodeOp, StreamGraph};
 use weir_sql::widens;
 
 use super::compatibility::Verdict;
-use super::conversion::{WIDER, key_conversion, rows_conversion, types};
-use super::difference::{check_columns, saved_projection};
+use super::conversion::{WIDER, added_columns, key_conversion, longer_rows_conversion, rows_conversion, types};
+use super::difference::{check_columns, check_read_columns, saved_projection};
 use super::matching::{Matches, match_operators};
 use crate::checkpoint::OperatorCheckpoint;
 use crate::checkpoint::savepoint::{SavedOperator, Savepoint};
@@ -269,16 +269,15 @@ impl Planner<'_> {
             return Err(format!("\"{name}\" was {was} in the savepoint, and is {is}"));
         }
         // Where all rows are read again, nothing is lost by taking other columns for other rows.
-        let by_name = match (&saved.object, present.as_ref()) {
-            (Object::Job(_), _) => true,
-            (Object::ConnectorTable(was), Object::ConnectorTable(is)) if !self.again[node.id] => {
-                let both = connector::columns_are_named(was).and_then(|was| Ok(was && connector::columns_are_named(is)?));
-                both.map_err(|e| e.message().to_string())?
-            }
-            _ => false,
-        };
         let (was, is) = (saved.object.columns(), present.columns());
-        let checked = if by_name { saved_projection(name, was, is, projection).map(|_| ()) } else { check_columns(name, was, is) };
+        let checked = match (&saved.object, present.as_ref()) {
+            (Object::ConnectorTable(before), Object::ConnectorTable(now)) => {
+                let both = connector::columns_are_named(before).and_then(|before| Ok(before && connector::columns_are_named(now)?));
+                let by_name = !self.again[node.id] && both.map_err(|e| e.message().to_string())?;
+                if by_name { check_read_columns(name, was, is, projection) } else { check_columns(name, was, is) }
+            }
+            _ => saved_projection(name, was, is, projection).map(|_| ()),
+        };
         checked.map_err(|e| e.message().to_string())?;
         // What reads rows that only come has no way to take back one of another view that is not in this one.
         let is_view = matches!(node.op, NodeOp::ViewScan { .. });
@@ -333,7 +332,9 @@ impl Planner<'_> {
             }
         };
         let key = |derivation: &Derivation| derivation.key.iter().map(|column| column.text.clone()).collect::<Vec<_>>();
-        if key(&saved.derivation) != key(&planned.derivation) {
+        let keep = |conversion: Option<Conversion>| Some(Kept { saved: saved_uid.to_string(), conversion });
+        let longer = if again { None } else { self.longer_rows(node, saved, planned, checkpoint)? };
+        if longer.is_none() && key(&saved.derivation) != key(&planned.derivation) {
             return Ok(Candidate::rebuilt(other_key(&saved.derivation, &planned.derivation)));
         }
         if saved.derivation.relation != planned.derivation.relation {
@@ -342,7 +343,10 @@ impl Planner<'_> {
             }
             notes.push("it is computed from other rows from now on, those before stay as they were counted".to_string());
         }
-        let keep = |conversion: Option<Conversion>| Some(Kept { saved: saved_uid.to_string(), conversion });
+        if let Some((conversion, new)) = longer {
+            notes.push(format!("NULL in the rows that it has: {}", new.join(", ")));
+            return Ok(Candidate { keep: keep(Some(conversion)), verdict: Verdict::Converted, reason: notes.join("; "), added });
+        }
         match &node.op {
             NodeOp::Aggregate { .. } => {
                 let conversion = self.aggregate_conversion(node, saved, planned, checkpoint, again, &mut notes)?;
@@ -369,6 +373,24 @@ impl Planner<'_> {
                 Ok(Candidate { keep: keep(conversion), verdict, reason: notes.join("; "), added })
             }
         }
+    }
+
+    /// How the rows of a view get columns that they had not, which are NULL in them, and which these are; `None` where it is something else that differs. Only where no
+    /// row is ever taken back: it would be looked for with its values.
+    fn longer_rows(
+        &self,
+        node: &Node,
+        saved: &SavedOperator,
+        planned: &SavedOperator,
+        checkpoint: &OperatorCheckpoint,
+    ) -> Result<Option<(Conversion, Vec<String>)>> {
+        let has_no_key = node.upsert_key.is_none() && matches!(self.saved.job.kind, JobKind::MaterializedView { key: None, .. });
+        let only_come = |node: &Node| node.inputs.iter().all(|edge| self.graph.nodes[edge.from].changelog == ChangelogMode::Append);
+        if !matches!(node.op, NodeOp::Materialize) || !has_no_key || !only_come(node) {
+            return Ok(None);
+        }
+        let Some((columns, new)) = added_columns(&saved.derivation.columns, &planned.derivation.columns) else { return Ok(None) };
+        Ok(longer_rows_conversion(node, checkpoint, columns)?.map(|conversion| (conversion, new)))
     }
 
     /// How the groups of `node` are brought over; `Ok(None)`: as they are. `Err`: why they can't be.
