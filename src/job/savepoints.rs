@@ -37,7 +37,7 @@ pub struct SavepointSummary {
     pub place: Place,
     /// What there is to say of it; an error where it can't be read.
     pub savepoint: Result<Savepoint>,
-    /// The bytes that nothing else keeps, on the disk or in an object store.
+    /// The bytes that nothing but savepoints keeps, on the disk or in an object store.
     pub pinned_bytes: u64,
 }
 
@@ -64,9 +64,10 @@ impl Engine {
     }
 
     async fn reserve_savepoint(&self, name: &str, place: Option<Place>) -> Result<Reserved> {
-        let (savepoints, name, data_dir) = (self.savepoints.clone(), name.to_string(), self.settings().data_dir);
+        let (savepoints, name, settings) = (self.savepoints.clone(), name.to_string(), self.settings());
         let reserved = tokio::task::spawn_blocking(move || {
-            place.as_ref().map_or(Ok(()), |place| place.check_is_apart(&data_dir))?;
+            let (data_dir, checkpoints) = (&settings.data_dir, settings.checkpoint_storage.as_ref());
+            place.as_ref().map_or(Ok(()), |place| place.check_is_apart(data_dir, checkpoints))?;
             savepoints.reserve(&name, place.as_ref())
         });
         reserved.await.map_err(|_| Error::internal("looking for a savepoint panicked"))?
@@ -225,12 +226,13 @@ impl Engine {
     /// The savepoints of this data folder, by name. Waits for disk, and for the object stores that they are in.
     pub fn list_savepoints(&self) -> Result<Vec<SavepointSummary>> {
         let found = self.savepoints.list()?;
+        let links = self.build.places.links(found.iter().map(|(_, place)| place));
         Ok(found
             .into_iter()
             .map(|(name, place)| {
                 let places = &self.build.places;
                 let savepoint = self.savepoints.check_metadata(&place).and_then(|()| places.read(&place));
-                SavepointSummary { pinned_bytes: places.pinned_bytes(&place, &savepoint), savepoint, name, place }
+                SavepointSummary { pinned_bytes: places.pinned_bytes(&place, &savepoint, &links), savepoint, name, place }
             })
             .collect())
     }
