@@ -166,3 +166,6 @@ pub(super) fn damaged(file: &FileHandle, place: impl Display, bytes: u64, checks
         file.bytes, file.checksum
     ))
 }
+
+#[cfg(test)]
+mod tests;
