@@ -11,7 +11,7 @@ use weir_sql::graph::StreamGraph;
 use super::Engine;
 use super::engine::shutting_down;
 use super::manager::{Event, Hold, PinnedCheckpoint, Saving};
-use super::sink_change::SinkChange;
+use super::sink_change::{SinkChange, check_begins_alone};
 use super::status::JobState;
 use super::upgrade::{StatePlan, saved_operators};
 use crate::checkpoint::savepoint::{Reserved, SavedInput, Savepoints, Unsettled, folder};
@@ -276,6 +276,7 @@ impl Engine {
         if matches!(job.kind, JobKind::MaterializedView { .. }) {
             return Ok((StatePlan::new(&saved, graph, catalog, &origin.uids, self.engine_id)?, false));
         }
+        check_begins_alone(&saved, job, catalog)?;
         let change = SinkChange::from_savepoint(&saved, job, (graph, catalog), &origin.uids, self.engine_id)?;
         Ok((change.plan, change.other_result))
     }

@@ -126,6 +126,24 @@ fn cannot_begin(job: &Job, why: &str) -> Error {
     )
 }
 
+/// Errors with `0A000` where another sink of `catalog` has begun with the same savepoint as `job`, and writes to the same place: what it has written since is not in the
+/// savepoint.
+pub fn check_begins_alone(saved: &Savepoint, job: &Job, catalog: &Catalog) -> Result<()> {
+    let origin = |job: &Job| job.origin.as_ref().map(|origin| origin.savepoint.clone());
+    let has_begun =
+        |other: &Job| other.id != job.id && origin(other).is_some() && origin(other) == origin(job) && is_same_place(saved, other);
+    let other = catalog.objects().find_map(|object| match object.as_ref() {
+        Object::Job(other) if has_begun(other) => Some(other.name.clone()),
+        _ => None,
+    });
+    match other {
+        Some(other) if is_same_place(saved, job) => {
+            Err(cannot_begin(job, &format!("sink \"{other}\" has begun with it, and goes on in the same place")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What EXPLAIN says of the sink `job` itself.
 pub fn sink_verdict(job: &Job, other_result: bool, takes_back: bool) -> StateVerdict {
     let (verdict, reason) = match (other_result, takes_back) {
