@@ -175,6 +175,9 @@ pub struct Derivation {
     /// What each column of its input is, where it has groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inputs: Vec<String>,
+    /// The tables and views that its rows come from without an aggregate in between; none where it was written by a weir that did not say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<String>,
 }
 
 /// A column, and what its values are.

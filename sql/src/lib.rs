@@ -16,4 +16,4 @@ pub mod planner;
 pub mod statement;
 
 pub use continuous::{QueryTarget, bind_continuous, plan_continuous, plan_query};
-pub use planner::{derivations, operators, result_derivation, widens};
+pub use planner::{branch_derivations, derivations, operators, result_derivation, widens};

@@ -137,11 +137,13 @@ pub enum Statement {
         name: String,
         location: Option<String>,
     },
-    /// `ALTER JOB | MATERIALIZED VIEW | SINK name [ALLOW NON RESTORED STATE] AS query`; behind EXPLAIN also `UPGRADE name AS query`.
+    /// `ALTER JOB | MATERIALIZED VIEW | SINK name [(old AS new, ...)] [ALLOW NON RESTORED STATE] AS query`; behind EXPLAIN also `UPGRADE name ...`.
     AlterQuery {
         name: String,
         query: Box<ast::Query>,
         query_text: String,
+        /// What operators were called, and what they are called now.
+        uids: Vec<(String, String)>,
         allow_non_restored_state: bool,
     },
     /// Statements that drivers send and that change nothing here, e.g. `DISCARD ALL`, `DEALLOCATE`.

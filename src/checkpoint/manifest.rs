@@ -16,8 +16,8 @@ use crate::state::{StateBackendKind, StateDescriptor, StateSize};
 use crate::stream::{BarrierNumber, CommitSeq, KeyGroupRange};
 
 /// The highest format that this weir writes. It reads this and every older one. 2 has what sinks have to commit, closed splits, and splits of objects in
-/// an object store.
-pub const FORMAT: u32 = 2;
+/// an object store; 3 has rows of views that are kept for a job that was stopped.
+pub const FORMAT: u32 = 3;
 
 /// The format of what stands in a part's files: keys and values as `docs/on-disk-layout.md` has them under "Keyed state".
 pub const PART_FORMAT: u32 = 2;
@@ -125,9 +125,24 @@ pub struct JobCheckpoint {
     /// A bounded job that has finished: it is not started again.
     #[serde(default)]
     pub finished: bool,
+    /// For a job that was stopped by an error, and goes on from here when it is resumed: by their ids, the rows of the views that it reads, as of this barrier. They
+    /// are kept however far the views go on.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inputs: BTreeMap<ObjectId, OperatorCheckpoint>,
 }
 
 impl JobCheckpoint {
+    /// The state of its operators, and what is kept of the views that it reads.
+    pub fn states(&self) -> impl Iterator<Item = &OperatorCheckpoint> {
+        self.operators.values().chain(self.inputs.values())
+    }
+
+    /// The bytes of what is kept of the views that it reads, whether these have the same files or not.
+    pub fn kept_bytes(&self) -> u64 {
+        let parts = self.inputs.values().flat_map(|rows| &rows.parts);
+        parts.flat_map(|part| &part.files).map(|file| file.bytes).sum()
+    }
+
     /// What becomes visible with it.
     pub fn commits(&self) -> impl Iterator<Item = &PendingCommit> {
         self.operators.values().flat_map(|operator| &operator.commits)
@@ -160,6 +175,9 @@ impl Manifest {
 
     /// The lowest format that has all that is in it.
     pub fn format(&self) -> u32 {
+        if self.jobs.values().any(|job| !job.inputs.is_empty()) {
+            return 3;
+        }
         let newer = self.jobs.values().flat_map(|job| job.operators.values()).any(OperatorCheckpoint::needs_format_2);
         if newer { 2 } else { 1 }
     }
@@ -177,9 +195,9 @@ impl Manifest {
         jobs.fold(tables, CommitSeq::min)
     }
 
-    /// The parts of all operators and of the stored tables.
+    /// The parts of all operators, of what is kept of views, and of the stored tables.
     pub fn parts(&self) -> impl Iterator<Item = &Part> {
-        let jobs = self.jobs.values().flat_map(|job| job.operators.values()).flat_map(|operator| &operator.parts);
+        let jobs = self.jobs.values().flat_map(JobCheckpoint::states).flat_map(|operator| &operator.parts);
         jobs.chain(self.tables.iter().map(|tables| &tables.part))
     }
 
@@ -197,7 +215,10 @@ mod tests {
     #[test]
     fn a_flipped_byte_anywhere_is_found() {
         let mut manifest = Manifest { number: 7, barrier: 40, ..Manifest::default() };
-        manifest.jobs.insert(16_384, JobCheckpoint { barrier: 40, commit: 3, time_us: 5, operators: BTreeMap::new(), finished: false });
+        manifest.jobs.insert(
+            16_384,
+            JobCheckpoint { barrier: 40, commit: 3, time_us: 5, operators: BTreeMap::new(), finished: false, inputs: BTreeMap::new() },
+        );
         let bytes = manifest.encode().unwrap();
         assert_eq!(Manifest::decode("m", &bytes).unwrap(), manifest);
         for at in 0..bytes.len() {
@@ -210,10 +231,10 @@ mod tests {
 
     #[test]
     fn a_newer_format_is_told_from_a_damaged_one() {
-        let header = |checksum| format!("weir-checkpoint 3 {checksum:016x}\n{{}}");
-        let error = Manifest::decode("m", header(metadata::checksum_of(3, b"{}")).as_bytes()).unwrap_err();
+        let header = |checksum| format!("weir-checkpoint 4 {checksum:016x}\n{{}}");
+        let error = Manifest::decode("m", header(metadata::checksum_of(4, b"{}")).as_bytes()).unwrap_err();
         assert_eq!(error.code().as_str(), "0A000");
-        assert_eq!(error.message(), "checkpoint metadata \"m\" has format 3, newer than this weir's 2");
+        assert_eq!(error.message(), "checkpoint metadata \"m\" has format 4, newer than this weir's 3");
         assert_eq!(Manifest::decode("m", header(metadata::checksum_of(1, b"{}")).as_bytes()).unwrap_err().code().as_str(), "XX001");
     }
 
@@ -226,6 +247,7 @@ mod tests {
                 time_us: 0,
                 operators: BTreeMap::from([("o".to_string(), operator)]),
                 finished: false,
+                inputs: BTreeMap::new(),
             };
             let manifest = Manifest { jobs: BTreeMap::from([(1, job)]), ..Manifest::default() };
             let bytes = manifest.encode().unwrap();
@@ -255,7 +277,14 @@ mod tests {
 
     #[test]
     fn the_log_is_needed_from_the_least_commit_on_that_something_restored_stands_at() {
-        let job = |commit, finished| JobCheckpoint { barrier: 9, commit, time_us: 0, operators: BTreeMap::new(), finished };
+        let job = |commit, finished| JobCheckpoint {
+            barrier: 9,
+            commit,
+            time_us: 0,
+            operators: BTreeMap::new(),
+            finished,
+            inputs: BTreeMap::new(),
+        };
         let part = Part {
             format: Part::format_of(&[]),
             backend: StateBackendKind::Memory,

@@ -75,6 +75,9 @@ pub struct SavedOperator {
     pub derivation: Derivation,
     #[serde(default)]
     pub state: StateTexts,
+    /// Over a UNION ALL: what it would be over each branch alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub branches: Vec<SavedOperator>,
 }
 
 /// A table or view that the job read.
@@ -163,3 +166,6 @@ pub(super) fn damaged(file: &FileHandle, place: impl Display, bytes: u64, checks
         file.bytes, file.checksum
     ))
 }
+
+#[cfg(test)]
+mod tests;

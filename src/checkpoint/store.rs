@@ -356,7 +356,7 @@ impl CheckpointStore {
         let is_gone = |file: &&FileHandle| !known.contains_key(&file.name);
         let needed = manifest.jobs.iter().filter(|(id, job)| !job.finished && is_needed(**id));
         let of_jobs = needed
-            .flat_map(|(_, job)| job.operators.values())
+            .flat_map(|(_, job)| job.states())
             .flat_map(|operator| operator.parts.iter().flat_map(|part| &part.files).chain(&operator.closed_splits));
         let of_tables = manifest.tables.iter().flat_map(|tables| &tables.part.files);
         match of_jobs.chain(of_tables).find(is_gone) {

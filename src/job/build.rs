@@ -17,7 +17,7 @@ use super::settings::StateBackendKind;
 use super::upgrade::aggregate_spec;
 use super::view::ViewHandle;
 use crate::checkpoint::snapshot::{LastStored, SnapshotTaker, SnapshotTarget};
-use crate::checkpoint::{CheckpointStore, FileHandle, JobCheckpoint, Part, Place, Places};
+use crate::checkpoint::{CheckpointStore, FileHandle, JobCheckpoint, OperatorCheckpoint, Part, Place, Places};
 use crate::operators::Operator;
 use crate::operators::aggregate::Aggregate;
 use crate::operators::calc::Calc;
@@ -180,8 +180,8 @@ struct ChainPlan {
     parallelism: usize,
 }
 
-/// Builds the subtasks of `job`, with the state of its checkpoint `restore`, or of `start` where it begins with that. Waits for disk: not for a worker
-/// thread.
+/// Builds the subtasks of `job`, with the state of its checkpoint `restore`, or of `start` where it begins with that. With `catches_up` the views that it reads
+/// have left the checkpoint behind, which has their rows of that time. Waits for disk: not for a worker thread.
 pub fn build(
     context: &BuildContext,
     catalog: &Catalog,
@@ -189,7 +189,7 @@ pub fn build(
     graph: &StreamGraph,
     parallelism: usize,
     views: &HashMap<ObjectId, Arc<ViewHandle>>,
-    restore: Option<&JobCheckpoint>,
+    (restore, catches_up): (Option<&JobCheckpoint>, bool),
     start: Option<&SavepointStart>,
     run: u64,
 ) -> Result<BuiltJob> {
@@ -280,6 +280,7 @@ pub fn build(
                 job,
                 graph,
                 restore,
+                behind: own_restore.filter(|_| catches_up),
                 start: start.filter(|_| own_restore.is_none()),
                 folder: &folder,
                 parallelism: chain.parallelism,
@@ -501,6 +502,8 @@ struct SubtaskMaker<'a> {
     job: &'a Job,
     graph: &'a StreamGraph,
     restore: Option<&'a JobCheckpoint>,
+    /// That checkpoint, where the views that the job reads have left it behind.
+    behind: Option<&'a JobCheckpoint>,
     /// The savepoint that it begins with; then `restore` is what it takes over.
     start: Option<&'a SavepointStart>,
     folder: &'a Arc<ScratchFolder>,
@@ -728,12 +731,21 @@ impl SubtaskMaker<'_> {
         Ok(Some(SavedTable { rows: backend.snapshot()?, table: saved, own: start.saved.engine == self.context.engine }))
     }
 
-    /// What the savepoint that the job begins with has of a view that `node` scans, of this subtask's key groups.
+    /// What the savepoint that the job begins with, or the checkpoint that it catches up from, has of a view that `node` scans, of this subtask's key groups.
     fn saved_view(&self, node: &Node, view: ObjectId, projection: &[usize]) -> Result<Option<SavedView>> {
-        let Some(start) = self.start.filter(|start| start.plan.since.contains(&node.id)) else { return Ok(None) };
+        let start = self.start.filter(|start| start.plan.since.contains(&node.id));
+        if start.is_none() && self.behind.is_none() {
+            return Ok(None);
+        }
         let Some(Object::Job(present)) = self.catalog.get_id(view).map(AsRef::as_ref) else {
             return Err(Error::internal(format!("view {view} does not exist")));
         };
+        if let Some(behind) = self.behind {
+            let rows =
+                behind.inputs.get(&view).ok_or_else(|| Error::internal(format!("the rows of view \"{}\" were not kept", present.name)))?;
+            return self.view_rows(node, present, rows, (present, None), projection).map(Some);
+        }
+        let Some(start) = start else { return Ok(None) };
         let saved = start.saved.inputs.iter().find_map(|input| match (&input.object, &input.rows) {
             (Object::Job(job), Some(rows)) if job.name == present.name => Some((job, rows)),
             _ => None,
@@ -741,16 +753,28 @@ impl SubtaskMaker<'_> {
         let Some((job, rows)) = saved else {
             return Err(Error::internal(format!("the savepoint has no rows of view \"{}\"", present.name)));
         };
-        let projection = saved_projection(&present.name, &job.columns, &present.columns, projection)?;
-        let JobKind::MaterializedView { key, .. } = &job.kind else {
+        self.view_rows(node, job, rows, (present, Some(&start.place)), projection).map(Some)
+    }
+
+    /// The rows of the view `was`, which is `present` now, as they were saved: in the savepoint in `place`, or in the store of checkpoints.
+    fn view_rows(
+        &self,
+        node: &Node,
+        was: &Job,
+        rows: &OperatorCheckpoint,
+        (present, place): (&Job, Option<&Place>),
+        projection: &[usize],
+    ) -> Result<SavedView> {
+        let projection = saved_projection(&present.name, &was.columns, &present.columns, projection)?;
+        let JobKind::MaterializedView { key, .. } = &was.kind else {
             return Err(Error::internal(format!("\"{}\" was no view", present.name)));
         };
         let range = KeyGroupRange::of_subtask(self.subtask, self.parallelism);
         let parts: Vec<&Part> = rows.parts.iter().filter(|part| part.range.overlaps(&range)).collect();
         let dir = self.folder.path().join(format!("saved-{}-{}", node.id, self.subtask));
-        let backend = self.context.open_backend_of(&dir, &parts, range, Some(&start.place))?;
+        let backend = self.context.open_backend_of(&dir, &parts, range, place)?;
         let backend = ScratchBackend::new(backend, self.folder.clone());
         let append_only = (node.changelog == ChangelogMode::Append).then(|| present.name.clone());
-        Ok(Some(SavedView { rows: backend.snapshot()?, layout: saved_layout(&job.columns, key.clone())?, projection, append_only }))
+        Ok(SavedView { rows: backend.snapshot()?, layout: saved_layout(&was.columns, key.clone())?, projection, append_only })
     }
 }

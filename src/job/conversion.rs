@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use arrow::datatypes::DataType;
-use weir_catalog::Result;
+use weir_catalog::{DerivedColumn, Result};
 use weir_sql::graph::Node;
 use weir_sql::widens;
 
@@ -40,7 +40,44 @@ pub fn key_conversion(
         };
         return Ok(Err(format!("its {} were of ({}), and are of ({}): they need not fit", to.name, list(&from.key), list(&to.key))));
     }
-    Ok(Ok(Some(KeyConversion { from: was, to: is, own, greatest_first: to.greatest_first, rows })))
+    Ok(Ok(Some(KeyConversion { from: was, to: is, own, greatest_first: to.greatest_first, rows, columns: None })))
+}
+
+/// Where columns that are `is` come from of ones that were `was`, all of which are still there, and the names of those that are new; `None` where there is no new one,
+/// or one is gone.
+pub fn added_columns(was: &[DerivedColumn], is: &[DerivedColumn]) -> Option<(Vec<ColumnOrigin>, Vec<String>)> {
+    let (mut origins, mut new, mut taken) = (Vec::new(), Vec::new(), vec![false; was.len()]);
+    for column in is {
+        match (0..was.len()).find(|at| !taken[*at] && was[*at].text == column.text) {
+            Some(at) => {
+                taken[at] = true;
+                origins.push(ColumnOrigin::Column(at));
+            }
+            None => {
+                new.push(column.name.clone());
+                origins.push(ColumnOrigin::Null);
+            }
+        }
+    }
+    (taken.iter().all(|taken| *taken) && !new.is_empty()).then_some((origins, new))
+}
+
+/// As [`rows_conversion`], of rows without a key that have more columns than before, or in other places: `columns` says where each comes from. `None` where their
+/// types do not fit.
+pub fn longer_rows_conversion(node: &Node, checkpoint: &OperatorCheckpoint, columns: Vec<ColumnOrigin>) -> Result<Option<Conversion>> {
+    let to = RowLayout::new(node.schema.clone(), None)?.descriptor();
+    let Some(from) = checkpoint.states.first() else { return Ok(None) };
+    let (was, is) = (types(&from.key)?, types(&to.key)?);
+    let fits = |(origin, is): (&ColumnOrigin, &DataType)| match origin {
+        ColumnOrigin::Column(place) => was.get(*place).is_some_and(|was| was == is || widens(was, is)),
+        ColumnOrigin::Null | ColumnOrigin::Zero => true,
+    };
+    if columns.len() != is.len() || !columns.iter().zip(&is).all(fits) {
+        return Ok(None);
+    }
+    let own = is.len();
+    let keys = Some(KeyConversion { from: was, to: is, own, greatest_first: false, rows: true, columns: Some(columns) });
+    Ok(Some(Conversion { states: vec![StateConversion { from_tag: from.tag, to_tag: to.tag, keys, values: None }] }))
 }
 
 /// How the rows that `node` keeps are brought over, without states where they stay as they are; `None` where their types do not fit.

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array, make_comparator};
 use arrow::compute::kernels::cmp::not_distinct;
-use arrow::compute::{and, filter_record_batch, take};
+use arrow::compute::{CastOptions, SortOptions, and, cast_with_options, filter_record_batch, take};
 use arrow::datatypes::{Schema, SchemaRef};
 use weir_catalog::object::schema_of;
-use weir_catalog::{Column, Error, Result, RowKind, SqlState, StoredTable};
+use weir_catalog::{Column, Error, Result, RowKind, SqlState, SqlType, StoredTable};
+use weir_sql::widens;
 
 use crate::log::TablesSnapshot;
 use crate::log::layout::{TableLayout, stored_range};
@@ -44,10 +45,27 @@ pub struct SavedView {
     pub append_only: Option<String>,
 }
 
-/// Errors with `55000` where rows saved as `was` can't be compared with ones of the columns `is`.
+/// Errors with `55000` where rows of the columns `was` are not told apart from ones of the columns `is` by their places: others, or narrower ones.
 pub fn check_columns(name: &str, was: &[Column], is: &[Column]) -> Result<()> {
-    let same = was.len() == is.len() && was.iter().zip(is).all(|(was, is)| was.name == is.name && was.ty == is.ty);
+    let same = was.len() == is.len() && was.iter().zip(is).all(|(was, is)| was.name == is.name && fits(&was.ty, &is.ty));
     if same { Ok(()) } else { Err(other_columns(name, was, is)) }
+}
+
+/// Whether values of the type `was` are ones of the type `is`.
+fn fits(was: &SqlType, is: &SqlType) -> bool {
+    was == is || widens(&was.to_arrow(), &is.to_arrow())
+}
+
+/// Errors with `55000` where one of the columns of `is` at `projection` was there, and can't be read as it is now. New ones may be NULL.
+pub fn check_read_columns(name: &str, was: &[Column], is: &[Column], projection: &[usize]) -> Result<()> {
+    let fits = |column: &usize| {
+        let Some(wanted) = is.get(*column) else { return false };
+        match was.iter().find(|column| column.name == wanted.name) {
+            Some(column) => fits(&column.ty, &wanted.ty) && (wanted.nullable || !column.nullable),
+            None => wanted.nullable,
+        }
+    };
+    if projection.iter().all(fits) { Ok(()) } else { Err(other_columns(name, was, is)) }
 }
 
 fn other_columns(name: &str, was: &[Column], is: &[Column]) -> Error {
@@ -57,51 +75,41 @@ fn other_columns(name: &str, was: &[Column], is: &[Column]) -> Error {
         .with_detail(format!("There: {}. Now: {}.", list(was), list(is)))
 }
 
-/// Where the columns of `is` at `projection` stand among `was`. Errors with `55000` where one of them is not there, was of another type, or could be NULL and
-/// can't be now.
+/// Where the columns of `is` at `projection` stand among `was`. Errors with `55000` where one of them is not there, was of a type that has other values, or could
+/// be NULL and can't be now.
 pub fn saved_projection(name: &str, was: &[Column], is: &[Column], projection: &[usize]) -> Result<Vec<usize>> {
     let place = |column: &usize| {
         let wanted = is.get(*column)?;
-        was.iter().position(|column| column.name == wanted.name && column.ty == wanted.ty && (wanted.nullable || !column.nullable))
+        was.iter().position(|column| column.name == wanted.name && fits(&column.ty, &wanted.ty) && (wanted.nullable || !column.nullable))
     };
     projection.iter().map(place).collect::<Option<Vec<usize>>>().ok_or_else(|| other_columns(name, was, is))
-}
-
-/// Changes that wait to become a batch.
-#[derive(Default)]
-struct Changes {
-    kinds: Vec<u8>,
-    rows: EncodedRows,
-}
-
-impl Changes {
-    fn push(&mut self, kind: RowKind, row: &[u8]) {
-        self.kinds.push(kind as u8);
-        self.rows.push(row);
-    }
-
-    fn batch(self, schema: SchemaRef, columns: Vec<ArrayRef>) -> Result<Batch> {
-        let options = RecordBatchOptions::new().with_row_count(Some(self.kinds.len()));
-        let rows = RecordBatch::try_new_with_options(schema, columns, &options).map_err(from_arrow)?;
-        Ok(Batch::with_kinds(rows, self.kinds))
-    }
 }
 
 /// The changes of a stored table since a savepoint.
 pub struct TableDifference {
     difference: Difference,
+    /// As it is, and where the columns that are read stand.
     layout: TableLayout,
-    schema: SchemaRef,
     projection: Vec<usize>,
+    /// As it was.
+    saved_layout: TableLayout,
+    saved_projection: Vec<usize>,
+    schema: SchemaRef,
+    /// Whether both sides have the same keys.
+    related: bool,
 }
 
 impl TableDifference {
-    /// What leads from `saved` to the rows of `table` in `present`. Errors with `55000` where the table has other columns now.
+    /// What leads from `saved` to the rows of `table` in `present`. Errors with `55000` where columns that are read can't be compared.
     pub fn new(saved: &SavedTable, table: &StoredTable, present: &TablesSnapshot, projection: Vec<usize>) -> Result<TableDifference> {
-        check_columns(&table.name, &saved.table.columns, &table.columns)?;
-        let layout = TableLayout::new(table)?;
-        let related = match &table.primary_key {
-            Some(key) => saved.table.primary_key.as_ref() == Some(key),
+        let saved_projection = saved_projection(&table.name, &saved.table.columns, &table.columns, &projection)?;
+        let (layout, saved_layout) = (TableLayout::new(table)?, TableLayout::new(&saved.table)?);
+        let key = |table: &StoredTable| {
+            let columns = table.primary_key.as_ref()?.iter().map(|column| &table.columns[*column]);
+            Some(columns.map(|column| (column.name.clone(), column.ty.clone())).collect::<Vec<_>>())
+        };
+        let related = match key(table) {
+            Some(own) => key(&saved.table) == Some(own),
             None => saved.own && saved.table.id == table.id && saved.table.primary_key.is_none(),
         };
         let entries = |rows: Arc<dyn StateSnapshot>, id| {
@@ -110,32 +118,61 @@ impl TableDifference {
         };
         let difference = Difference::new(entries(saved.rows.clone(), saved.table.id), entries(present.stored(), table.id), related);
         let fields: Vec<_> = projection.iter().map(|column| layout.schema().field(*column).clone()).collect();
-        Ok(TableDifference { difference, schema: Arc::new(Schema::new(fields)), layout, projection })
+        let schema = Arc::new(Schema::new(fields));
+        Ok(TableDifference { difference, layout, projection, saved_layout, saved_projection, schema, related })
     }
 
     /// The next changes, about `max_rows`; `None` at the end.
     pub fn next_batch(&mut self, max_rows: usize) -> Result<Option<Batch>> {
-        let mut changes = Changes::default();
-        while changes.kinds.len() < max_rows
-            && let Some((_, before, now)) = self.difference.next_change()?
-        {
-            match (before, now) {
-                (Some(before), Some(now)) => {
-                    changes.push(RowKind::UpdateBefore, &before);
-                    changes.push(RowKind::UpdateAfter, &now);
+        loop {
+            let (mut gone, mut came, mut pairs) = (EncodedRows::new(), EncodedRows::new(), Vec::new());
+            while gone.len() + came.len() < max_rows
+                && let Some((_, before, now)) = self.difference.next_change()?
+            {
+                if self.related && before.is_some() && now.is_some() {
+                    pairs.push((gone.len() as u32, came.len() as u32));
                 }
-                (Some(_), None) if faults::is_planted(Fault::DifferenceLosesDeletions) => {}
-                (Some(before), None) => changes.push(RowKind::Delete, &before),
-                (None, Some(now)) => changes.push(RowKind::Insert, &now),
-                (None, None) => {}
+                let is_lost = now.is_none() && faults::is_planted(Fault::DifferenceLosesDeletions);
+                before.iter().filter(|_| !is_lost).for_each(|row| gone.push(row));
+                now.iter().for_each(|row| came.push(row));
+            }
+            if gone.is_empty() && came.is_empty() {
+                return Ok(None);
+            }
+            let batch = |layout: &TableLayout, projection: &[usize], rows: &EncodedRows| -> Result<RecordBatch> {
+                as_columns(&self.schema, layout.decode_rows(rows.iter(), Some(projection))?, rows.len())
+            };
+            let gone = batch(&self.saved_layout, &self.saved_projection, &gone)?;
+            let came = batch(&self.layout, &self.projection, &came)?;
+            if let Some((changes, _)) = changes(gone, came, &pairs)? {
+                return Ok(Some(changes));
             }
         }
-        if changes.kinds.is_empty() {
-            return Ok(None);
-        }
-        let columns = self.layout.decode_rows(changes.rows.iter(), Some(&self.projection))?;
-        changes.batch(self.schema.clone(), columns).map(Some)
     }
+}
+
+/// Rows of the columns `schema`, made of `columns`, which may have narrower types.
+fn as_columns(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    let widened = columns.iter().zip(schema.fields()).map(|(column, field)| {
+        if column.data_type() == field.data_type() { Ok(column.clone()) } else { cast_with_options(column, field.data_type(), &options) }
+    });
+    let columns = widened.collect::<std::result::Result<Vec<_>, _>>().map_err(from_arrow)?;
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(schema.clone(), columns, &options).map_err(from_arrow)
+}
+
+/// What takes the rows `gone` away and brings `came`, without `pairs` of them that are equal, and whether it takes any away; `None` where nothing is left. Both
+/// have the same columns.
+fn changes(gone: RecordBatch, came: RecordBatch, pairs: &[(u32, u32)]) -> Result<Option<(Batch, bool)>> {
+    let (gone, came) = if pairs.is_empty() { (gone, came) } else { without_equal(&gone, &came, pairs)? };
+    if gone.num_rows() + came.num_rows() == 0 {
+        return Ok(None);
+    }
+    let mut kinds = vec![RowKind::Delete as u8; gone.num_rows()];
+    kinds.resize(gone.num_rows() + came.num_rows(), RowKind::Insert as u8);
+    let rows = arrow::compute::concat_batches(&came.schema(), [&gone, &came]).map_err(from_arrow)?;
+    Ok(Some((Batch::with_kinds(rows, kinds), gone.num_rows() > 0)))
 }
 
 /// The changes of a view since a savepoint, in one subtask.
@@ -173,7 +210,13 @@ fn without_equal(gone: &RecordBatch, came: &RecordBatch, pairs: &[(u32, u32)]) -
     let mut equal = BooleanArray::from(vec![true; pairs.len()]);
     for (old, new) in gone.columns().iter().zip(came.columns()) {
         let (old, new) = (take(old, &before, None).map_err(from_arrow)?, take(new, &after, None).map_err(from_arrow)?);
-        equal = and(&equal, &not_distinct(&old, &new).map_err(from_arrow)?).map_err(from_arrow)?;
+        let same = if old.data_type().is_nested() {
+            let compare = make_comparator(&old, &new, SortOptions::default()).map_err(from_arrow)?;
+            BooleanArray::from((0..pairs.len()).map(|at| compare(at, at).is_eq()).collect::<Vec<_>>())
+        } else {
+            not_distinct(&old, &new).map_err(from_arrow)?
+        };
+        equal = and(&equal, &same).map_err(from_arrow)?;
     }
     let kept = |rows: &RecordBatch, side: fn(&(u32, u32)) -> u32| {
         let mut keep = vec![true; rows.num_rows()];
@@ -206,31 +249,18 @@ impl Feed for ViewDifference {
                 let rows = layout.decode(entries.iter().map(|(key, value)| (key.as_ref(), value.as_ref())))?;
                 rows.project(projection).map_err(from_arrow)
             };
-            let mut came = decode(&self.layout, &self.projection, &came)?;
-            let mut gone = decode(&self.saved.layout, &self.saved.projection, &gone)?;
-            if !pairs.is_empty() {
-                (gone, came) = without_equal(&gone, &came, &pairs)?;
-            }
-            if gone.num_rows() + came.num_rows() == 0 {
-                continue;
-            }
-            if let (Some(view), true) = (&self.saved.append_only, gone.num_rows() > 0) {
+            let came = decode(&self.layout, &self.projection, &came)?;
+            let gone = decode(&self.saved.layout, &self.saved.projection, &gone)?;
+            let gone = as_columns(&came.schema(), gone.columns().to_vec(), gone.num_rows())?;
+            let Some((changes, takes_away)) = changes(gone, came, &pairs)? else { continue };
+            if let (Some(view), true) = (&self.saved.append_only, takes_away) {
                 return Err(Error::new(
                     SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
                     format!("rows of view \"{view}\" that the savepoint has are gone, and what reads it takes none back"),
                 )
                 .with_hint("Create the job without the savepoint."));
             }
-            let mut kinds = vec![RowKind::Delete as u8; gone.num_rows()];
-            kinds.resize(gone.num_rows() + came.num_rows(), RowKind::Insert as u8);
-            let gone = RecordBatch::try_new_with_options(
-                came.schema(),
-                gone.columns().to_vec(),
-                &RecordBatchOptions::new().with_row_count(Some(gone.num_rows())),
-            )
-            .map_err(from_arrow)?;
-            let rows = arrow::compute::concat_batches(&came.schema(), [&gone, &came]).map_err(from_arrow)?;
-            return Ok(Some(Batch::with_kinds(rows, kinds)));
+            return Ok(Some(changes));
         }
     }
 

@@ -10,6 +10,7 @@
 //! | `jobs` | which jobs there are, and which form a group |
 //! | `start` | what a job is restored from, and how its subtasks begin |
 //! | `failures` | who is restarted, who is stopped |
+//! | `catch_up` | how a stopped job goes on where what it reads has moved on |
 //! | `recover` | what goes back to an older checkpoint |
 //! | `flushes` | whom FLUSH waits for |
 
@@ -45,6 +46,7 @@ use crate::sinks::commit::{CommitFailure, PendingCommit};
 use crate::stream::{BarrierNumber, CommitSeq};
 
 mod barriers;
+mod catch_up;
 mod checkpoints;
 mod failures;
 mod flushes;
@@ -605,6 +607,7 @@ impl Manager {
                 barrier: job.completed,
                 in_flight: job.in_flight.len(),
                 checkpointed: self.retained.back().is_some_and(|manifest| manifest.jobs.contains_key(&job.job.id)),
+                kept_bytes: self.manifest.jobs.get(&job.job.id).map_or(0, JobCheckpoint::kept_bytes),
                 operators: job.operators.clone(),
             })
             .collect();

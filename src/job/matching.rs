@@ -75,7 +75,36 @@ pub(super) fn match_operators(
             matches.saved.insert(uid.clone(), rows);
         }
     }
+    match_renamed(saved, graph, operators, &mut matches);
     Ok(matches)
+}
+
+/// Matches aggregates whose derived uids differ, though they are of the same groups of the same rows: a cast that changes no value is in the uid.
+fn match_renamed(saved: &Savepoint, graph: &StreamGraph, operators: &BTreeMap<String, SavedOperator>, matches: &mut Matches) {
+    let mut found: Vec<(String, String)> = Vec::new();
+    for node in graph.nodes.iter().filter(|node| matches!(node.op, NodeOp::Aggregate { .. })) {
+        let Some(own) = node.uid.as_deref().filter(|uid| is_derived(uid) && matches.saved(uid).is_none()) else { continue };
+        let Some(planned) = operators.get(own) else { continue };
+        let is_of = |(uid, there): &(&String, &SavedOperator)| {
+            is_derived(uid) && !matches.is_taken(uid) && Fit::SameGroups.is_of(&there.derivation, &planned.derivation)
+        };
+        let fitting: Vec<&String> = saved.operators.iter().filter(is_of).map(|(uid, _)| uid).collect();
+        // Of several it could be any.
+        if let [one] = fitting.as_slice() {
+            found.push((own.to_string(), one.to_string()));
+        }
+    }
+    for (own, saved) in &found {
+        if found.iter().filter(|(_, other)| other == saved).count() == 1 {
+            matches.saved.insert(own.clone(), saved.clone());
+        }
+    }
+}
+
+/// Whether a uid is one that an aggregate has where none was given.
+fn is_derived(uid: &str) -> bool {
+    let plain = derived(uid);
+    plain.ends_with(')') && (plain.starts_with("aggregate(") || plain.starts_with("distinct("))
 }
 
 /// What the statement says.

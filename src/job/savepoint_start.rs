@@ -69,5 +69,5 @@ fn kept_checkpoint(places: &Places, place: &Place, saved: &Savepoint, plan: &Sta
         }
     }
     let JobCheckpoint { commit, time_us, .. } = saved.checkpoint;
-    Ok(JobCheckpoint { barrier: 0, commit, time_us, operators, finished: false })
+    Ok(JobCheckpoint { barrier: 0, commit, time_us, operators, finished: false, inputs: BTreeMap::new() })
 }

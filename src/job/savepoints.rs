@@ -11,7 +11,7 @@ use weir_sql::graph::StreamGraph;
 use super::Engine;
 use super::engine::shutting_down;
 use super::manager::{Event, Hold, PinnedCheckpoint, Saving};
-use super::sink_change::SinkChange;
+use super::sink_change::{SinkChange, check_begins_alone};
 use super::status::JobState;
 use super::upgrade::{StatePlan, saved_operators};
 use crate::checkpoint::savepoint::{Reserved, SavedInput, Savepoints, Unsettled, folder};
@@ -37,7 +37,7 @@ pub struct SavepointSummary {
     pub place: Place,
     /// What there is to say of it; an error where it can't be read.
     pub savepoint: Result<Savepoint>,
-    /// The bytes that nothing else keeps, on the disk or in an object store.
+    /// The bytes that nothing but savepoints keeps, on the disk or in an object store.
     pub pinned_bytes: u64,
 }
 
@@ -64,9 +64,10 @@ impl Engine {
     }
 
     async fn reserve_savepoint(&self, name: &str, place: Option<Place>) -> Result<Reserved> {
-        let (savepoints, name, data_dir) = (self.savepoints.clone(), name.to_string(), self.settings().data_dir);
+        let (savepoints, name, settings) = (self.savepoints.clone(), name.to_string(), self.settings());
         let reserved = tokio::task::spawn_blocking(move || {
-            place.as_ref().map_or(Ok(()), |place| place.check_is_apart(&data_dir))?;
+            let (data_dir, checkpoints) = (&settings.data_dir, settings.checkpoint_storage.as_ref());
+            place.as_ref().map_or(Ok(()), |place| place.check_is_apart(data_dir, checkpoints))?;
             savepoints.reserve(&name, place.as_ref())
         });
         reserved.await.map_err(|_| Error::internal("looking for a savepoint panicked"))?
@@ -225,12 +226,13 @@ impl Engine {
     /// The savepoints of this data folder, by name. Waits for disk, and for the object stores that they are in.
     pub fn list_savepoints(&self) -> Result<Vec<SavepointSummary>> {
         let found = self.savepoints.list()?;
+        let links = self.build.places.links(found.iter().map(|(_, place)| place));
         Ok(found
             .into_iter()
             .map(|(name, place)| {
                 let places = &self.build.places;
                 let savepoint = self.savepoints.check_metadata(&place).and_then(|()| places.read(&place));
-                SavepointSummary { pinned_bytes: places.pinned_bytes(&place, &savepoint), savepoint, name, place }
+                SavepointSummary { pinned_bytes: places.pinned_bytes(&place, &savepoint, &links), savepoint, name, place }
             })
             .collect())
     }
@@ -274,22 +276,35 @@ impl Engine {
         if matches!(job.kind, JobKind::MaterializedView { .. }) {
             return Ok((StatePlan::new(&saved, graph, catalog, &origin.uids, self.engine_id)?, false));
         }
+        check_begins_alone(&saved, job, catalog)?;
         let change = SinkChange::from_savepoint(&saved, job, (graph, catalog), &origin.uids, self.engine_id)?;
         Ok((change.plan, change.other_result))
     }
 
-    /// What a job with the plan `graph` over `catalog` would take over of the running job that `pinned` is of.
-    pub fn plan_upgrade(&self, catalog: &Catalog, pinned: &PinnedCheckpoint, graph: &StreamGraph) -> Result<StatePlan> {
+    /// What a job with the plan `graph` over `catalog` would take over of the running job that `pinned` is of; `uids` as for [`StatePlan::new`].
+    pub fn plan_upgrade(
+        &self,
+        catalog: &Catalog,
+        pinned: &PinnedCheckpoint,
+        graph: &StreamGraph,
+        uids: &[(String, String)],
+    ) -> Result<StatePlan> {
         let saved = savepoint_of("", self.engine_id, self.clock().now_us(), pinned, &self.catalog())?;
-        StatePlan::new(&saved, graph, catalog, &[], self.engine_id)
+        StatePlan::new(&saved, graph, catalog, uids, self.engine_id)
     }
 
     /// As [`Engine::plan_upgrade`], of a sink whose query changes. Waits for a checkpoint of it. Errors as [`SinkChange::new`].
-    pub async fn plan_sink_change(&self, catalog: &Catalog, job: &Arc<Job>, graph: &StreamGraph) -> Result<SinkChange> {
+    pub async fn plan_sink_change(
+        &self,
+        catalog: &Catalog,
+        job: &Arc<Job>,
+        graph: &StreamGraph,
+        uids: &[(String, String)],
+    ) -> Result<SinkChange> {
         let pinned = self.checkpoint_to_save(job.id, false).await?;
         let before = self.catalog();
         let saved = savepoint_of("", self.engine_id, self.clock().now_us(), &pinned, &before)?;
-        SinkChange::new(&saved, (&pinned.graph, &before), (graph, catalog), self.engine_id)
+        SinkChange::new(&saved, (&pinned.graph, &before), (graph, catalog), uids, self.engine_id)
     }
 }
 

@@ -27,22 +27,24 @@ pub struct SinkChange {
 }
 
 impl SinkChange {
-    /// What a sink of the job that `saved` is of, which had the plan `former` over `before`, takes over with the plan `graph` over `catalog`.
+    /// What a sink of the job that `saved` is of, which had the plan `former` over `before`, takes over with the plan `graph` over `catalog`; `uids` as for
+    /// [`StatePlan::new`].
     ///
     /// Errors with `0A000` where it can't be told what it has written.
     pub fn new(
         saved: &Savepoint,
         (former, before): (&StreamGraph, &Catalog),
         (graph, catalog): (&StreamGraph, &Catalog),
+        uids: &[(String, String)],
         engine: u64,
     ) -> Result<SinkChange> {
         if weir_sql::result_derivation(former, before)? == weir_sql::result_derivation(graph, catalog)? {
-            let plan = StatePlan::new(saved, graph, catalog, &[], engine)?;
+            let plan = StatePlan::new(saved, graph, catalog, uids, engine)?;
             if goes_on(&plan, graph) {
                 return Ok(SinkChange { plan, other_result: false, takes_back: false });
             }
         }
-        SinkChange::of_other_result(saved, (former, before), (graph, catalog), &[], engine)
+        SinkChange::of_other_result(saved, (former, before), (graph, catalog), uids, engine)
     }
 
     /// What the sink `job` with the plan `graph` over `catalog` takes over of a savepoint that its statement names; `uids` as for [`StatePlan::new`]. The plan has
@@ -122,6 +124,24 @@ fn cannot_begin(job: &Job, why: &str) -> Error {
     Error::unsupported(format!("sink {} cannot go on from this savepoint with this query", job.name)).with_detail(why).with_hint(
         "Give the sink its query with ALTER SINK before it is stopped with a savepoint, or create a sink without FROM SAVEPOINT that writes to another place.",
     )
+}
+
+/// Errors with `0A000` where another sink of `catalog` has begun with the same savepoint as `job`, and writes to the same place: what it has written since is not in the
+/// savepoint.
+pub fn check_begins_alone(saved: &Savepoint, job: &Job, catalog: &Catalog) -> Result<()> {
+    let origin = |job: &Job| job.origin.as_ref().map(|origin| origin.savepoint.clone());
+    let has_begun =
+        |other: &Job| other.id != job.id && origin(other).is_some() && origin(other) == origin(job) && is_same_place(saved, other);
+    let other = catalog.objects().find_map(|object| match object.as_ref() {
+        Object::Job(other) if has_begun(other) => Some(other.name.clone()),
+        _ => None,
+    });
+    match other {
+        Some(other) if is_same_place(saved, job) => {
+            Err(cannot_begin(job, &format!("sink \"{other}\" has begun with it, and goes on in the same place")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What EXPLAIN says of the sink `job` itself.

@@ -65,6 +65,8 @@ pub struct JobStatus {
     pub in_flight: usize,
     /// Whether the newest checkpoint has it.
     pub checkpointed: bool,
+    /// The bytes of the rows of the views that it reads, as of its last checkpoint, that are kept until it goes on from there or is dropped.
+    pub kept_bytes: u64,
     pub operators: Vec<OperatorStatus>,
 }
 

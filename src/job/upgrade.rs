@@ -10,23 +10,23 @@
 //!
 //! What is built anew is fed with all rows of its input: from a source that can be read again, or from the state of a kept operator before it, which sends
 //! its whole result once. What is kept gets only what has changed. So all that one source or operator feeds is kept or is built anew, all of it; the one exception is
-//! a source that can't be read again, which goes on where the savepoint has it, whatever it feeds.
+//! a source that can't be read again, which goes on where the savepoint has it, whatever it feeds. Of what is fed by both kinds see `branches`.
 //!
 //! # Invariants
 //! - Where every source can be read again, the result is the batch answer of the present query over the present rows, whatever is kept.
 //! - Kept is only what was computed from the same rows in the same way (its [`Derivation`]); where the rows can't be read again also what was not, and the verdict
-//!   says so.
+//!   says so. What is fed by both kinds is kept only where the rows of those that can be read again are the same, or new.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use arrow::datatypes::DataType;
-use weir_catalog::{Catalog, ChangelogMode, Derivation, Error, Object, Result, SqlState};
+use weir_catalog::{Catalog, ChangelogMode, Derivation, Error, JobKind, Object, Result, SqlState};
 use weir_sql::graph::{Node, NodeId, NodeOp, StreamGraph};
 use weir_sql::widens;
 
 use super::compatibility::Verdict;
-use super::conversion::{WIDER, key_conversion, rows_conversion, types};
-use super::difference::{check_columns, saved_projection};
+use super::conversion::{WIDER, added_columns, key_conversion, longer_rows_conversion, rows_conversion, types};
+use super::difference::{check_columns, check_read_columns, saved_projection};
 use super::matching::{Matches, match_operators};
 use crate::checkpoint::OperatorCheckpoint;
 use crate::checkpoint::savepoint::{SavedOperator, Savepoint};
@@ -34,7 +34,9 @@ use crate::operators::aggregate::AggregateSpec;
 use crate::sources::connector;
 use crate::state::StateSize;
 use crate::state::convert::{ColumnOrigin, Conversion, KeyConversion, StateConversion, ValueConversion};
-use crate::state::descriptor::{StateDescriptor, StateTexts};
+use crate::state::descriptor::StateDescriptor;
+
+mod branches;
 
 /// Why a state is not used whose operator's uid has a number.
 const NO_EQUAL: &str =
@@ -78,13 +80,16 @@ pub struct StatePlan {
 /// What is saved of the operators of `graph`: to be compared when they are planned again.
 pub fn saved_operators(graph: &StreamGraph, catalog: &Catalog) -> Result<BTreeMap<String, SavedOperator>> {
     let mut operators = BTreeMap::new();
+    let mut branches = weir_sql::branch_derivations(graph, catalog)?;
     for (uid, derivation) in weir_sql::derivations(graph, catalog)? {
         let node = graph.node_by_uid(&uid).ok_or_else(|| Error::internal("an operator with a derivation is gone"))?;
-        let state = match aggregate_spec(graph, node) {
-            Some(spec) => spec.state_texts(&derivation.inputs)?,
-            None => StateTexts::default(),
+        let spec = aggregate_spec(graph, node);
+        let operator = |derivation: Derivation| -> Result<SavedOperator> {
+            let state = spec.as_ref().map(|spec| spec.state_texts(&derivation.inputs)).transpose()?.unwrap_or_default();
+            Ok(SavedOperator { derivation, state, branches: Vec::new() })
         };
-        operators.insert(uid, SavedOperator { derivation, state });
+        let branches = branches.remove(&uid).unwrap_or_default().into_iter().map(operator).collect::<Result<_>>()?;
+        operators.insert(uid, SavedOperator { branches, ..operator(derivation)? });
     }
     Ok(operators)
 }
@@ -144,11 +149,13 @@ struct Candidate {
     keep: Option<Kept>,
     verdict: Verdict,
     reason: String,
+    /// What feeds it with rows that come on top of what is kept, all of them.
+    added: BTreeSet<NodeId>,
 }
 
 impl Candidate {
     fn rebuilt(reason: impl Into<String>) -> Candidate {
-        Candidate { keep: None, verdict: Verdict::Rebuilt, reason: reason.into() }
+        Candidate { keep: None, verdict: Verdict::Rebuilt, reason: reason.into(), added: BTreeSet::new() }
     }
 }
 
@@ -262,16 +269,15 @@ impl Planner<'_> {
             return Err(format!("\"{name}\" was {was} in the savepoint, and is {is}"));
         }
         // Where all rows are read again, nothing is lost by taking other columns for other rows.
-        let by_name = match (&saved.object, present.as_ref()) {
-            (Object::Job(_), _) => true,
-            (Object::ConnectorTable(was), Object::ConnectorTable(is)) if !self.again[node.id] => {
-                let both = connector::columns_are_named(was).and_then(|was| Ok(was && connector::columns_are_named(is)?));
-                both.map_err(|e| e.message().to_string())?
-            }
-            _ => false,
-        };
         let (was, is) = (saved.object.columns(), present.columns());
-        let checked = if by_name { saved_projection(name, was, is, projection).map(|_| ()) } else { check_columns(name, was, is) };
+        let checked = match (&saved.object, present.as_ref()) {
+            (Object::ConnectorTable(before), Object::ConnectorTable(now)) => {
+                let both = connector::columns_are_named(before).and_then(|before| Ok(before && connector::columns_are_named(now)?));
+                let by_name = !self.again[node.id] && both.map_err(|e| e.message().to_string())?;
+                if by_name { check_read_columns(name, was, is, projection) } else { check_columns(name, was, is) }
+            }
+            _ => saved_projection(name, was, is, projection).map(|_| ()),
+        };
         checked.map_err(|e| e.message().to_string())?;
         // What reads rows that only come has no way to take back one of another view that is not in this one.
         let is_view = matches!(node.op, NodeOp::ViewScan { .. });
@@ -310,19 +316,37 @@ impl Planner<'_> {
         }
         let uid = node.uid.as_deref().unwrap_or_default();
         let planned = self.operators.get(uid).ok_or_else(|| Error::internal("an operator has no derivation"))?;
-        let again = self.again[node.id];
+        // Whether all that it would be built anew from comes, if what is before it is kept.
+        let again = self.providers(node).into_iter().all(|provider| self.gives_all(provider));
+        let mut notes = Vec::new();
+        let (mut added, aligned) = (BTreeSet::new(), self.aligned(node, saved, planned, again));
+        let (saved, planned) = match &aligned {
+            None => (saved, planned),
+            Some(Err(reason)) => return Ok(Candidate::rebuilt(reason.as_str())),
+            Some(Ok(aligned)) => {
+                match self.added_by(node, aligned, &mut notes) {
+                    Ok(providers) => added = providers,
+                    Err(reason) => return Ok(Candidate::rebuilt(reason)),
+                }
+                (&aligned.saved, &aligned.planned)
+            }
+        };
         let key = |derivation: &Derivation| derivation.key.iter().map(|column| column.text.clone()).collect::<Vec<_>>();
-        if key(&saved.derivation) != key(&planned.derivation) {
+        let keep = |conversion: Option<Conversion>| Some(Kept { saved: saved_uid.to_string(), conversion });
+        let longer = if again { None } else { self.longer_rows(node, saved, planned, checkpoint)? };
+        if longer.is_none() && key(&saved.derivation) != key(&planned.derivation) {
             return Ok(Candidate::rebuilt(other_key(&saved.derivation, &planned.derivation)));
         }
-        let mut notes = Vec::new();
         if saved.derivation.relation != planned.derivation.relation {
             if again {
                 return Ok(Candidate::rebuilt("it is computed from other rows"));
             }
             notes.push("it is computed from other rows from now on, those before stay as they were counted".to_string());
         }
-        let keep = |conversion: Option<Conversion>| Some(Kept { saved: saved_uid.to_string(), conversion });
+        if let Some((conversion, new)) = longer {
+            notes.push(format!("NULL in the rows that it has: {}", new.join(", ")));
+            return Ok(Candidate { keep: keep(Some(conversion)), verdict: Verdict::Converted, reason: notes.join("; "), added });
+        }
         match &node.op {
             NodeOp::Aggregate { .. } => {
                 let conversion = self.aggregate_conversion(node, saved, planned, checkpoint, again, &mut notes)?;
@@ -330,7 +354,7 @@ impl Planner<'_> {
                     Err(reason) => Candidate::rebuilt(reason),
                     Ok(conversion) => {
                         let verdict = if conversion.is_some() { Verdict::Converted } else { Verdict::Reused };
-                        Candidate { keep: keep(conversion), verdict, reason: notes.join("; ") }
+                        Candidate { keep: keep(conversion), verdict, reason: notes.join("; "), added }
                     }
                 })
             }
@@ -346,9 +370,27 @@ impl Planner<'_> {
                     notes.push(WIDER.to_string());
                 }
                 let verdict = if conversion.is_some() { Verdict::Converted } else { Verdict::Reused };
-                Ok(Candidate { keep: keep(conversion), verdict, reason: notes.join("; ") })
+                Ok(Candidate { keep: keep(conversion), verdict, reason: notes.join("; "), added })
             }
         }
+    }
+
+    /// How the rows of a view get columns that they had not, which are NULL in them, and which these are; `None` where it is something else that differs. Only where no
+    /// row is ever taken back: it would be looked for with its values.
+    fn longer_rows(
+        &self,
+        node: &Node,
+        saved: &SavedOperator,
+        planned: &SavedOperator,
+        checkpoint: &OperatorCheckpoint,
+    ) -> Result<Option<(Conversion, Vec<String>)>> {
+        let has_no_key = node.upsert_key.is_none() && matches!(self.saved.job.kind, JobKind::MaterializedView { key: None, .. });
+        let only_come = |node: &Node| node.inputs.iter().all(|edge| self.graph.nodes[edge.from].changelog == ChangelogMode::Append);
+        if !matches!(node.op, NodeOp::Materialize) || !has_no_key || !only_come(node) {
+            return Ok(None);
+        }
+        let Some((columns, new)) = added_columns(&saved.derivation.columns, &planned.derivation.columns) else { return Ok(None) };
+        Ok(longer_rows_conversion(node, checkpoint, columns)?.map(|conversion| (conversion, new)))
     }
 
     /// How the groups of `node` are brought over; `Ok(None)`: as they are. `Err`: why they can't be.
@@ -420,6 +462,11 @@ impl Planner<'_> {
                 return Ok(Err(format!("new in its state: {list}")));
             }
             if !spec.append_only_input {
+                // Begun anew it works where no row that it has never seen is taken away.
+                let mut gone = self.providers(node).into_iter().filter(|provider| !self.gives_all(*provider));
+                if gone.all(|provider| self.graph.nodes[provider].changelog == ChangelogMode::Append) {
+                    return Ok(Err(format!("it can't begin to keep {list}, now that its input takes rows away")));
+                }
                 return Err(Error::unsupported(format!(
                     "operator \"{}\" can't begin to keep {list}",
                     node.uid.as_deref().unwrap_or_default()
@@ -481,6 +528,9 @@ impl Planner<'_> {
             for (provider, fed) in &consumers {
                 let node = &self.graph.nodes[*provider];
                 let is_kept = |id: &NodeId| candidates.get(id).is_some_and(|candidate| candidate.keep.is_some());
+                // What is sent all rows on top of what it keeps does not care what becomes of others.
+                let takes_all = |id: &NodeId| candidates.get(id).is_some_and(|candidate| candidate.added.contains(provider));
+                let fed: Vec<NodeId> = fed.iter().filter(|id| !(is_kept(id) && takes_all(id))).copied().collect();
                 let other_columns = self.saved_rows(node).err();
                 let reason = if let Some(other) = &other_columns {
                     other.as_str()
@@ -492,7 +542,7 @@ impl Planner<'_> {
                     "what is fed with it is built anew"
                 };
                 for id in fed {
-                    if let Some(candidate) = candidates.get_mut(id).filter(|candidate| candidate.keep.is_some()) {
+                    if let Some(candidate) = candidates.get_mut(&id).filter(|candidate| candidate.keep.is_some()) {
                         *candidate = Candidate::rebuilt(reason);
                         changed = true;
                     }
@@ -506,6 +556,10 @@ impl Planner<'_> {
         for (provider, fed) in &consumers {
             let kept = |id: &NodeId| candidates.get(id).is_some_and(|candidate| candidate.keep.is_some());
             let node = &self.graph.nodes[*provider];
+            let takes_all = |id: &NodeId| candidates.get(id).is_some_and(|candidate| candidate.added.contains(provider));
+            if fed.iter().any(takes_all) {
+                continue;
+            }
             if !is_stateful(node) {
                 // What the savepoint has no rows of is new to what is kept: it gets all of them.
                 if (fed.iter().all(kept) || !self.again[*provider]) && self.saved_rows(node) == Ok(true) {
@@ -525,7 +579,7 @@ impl Planner<'_> {
         let mut taken = BTreeSet::new();
         for node in &stateful {
             let uid = node.uid.clone().unwrap_or_default();
-            let Candidate { keep, verdict, mut reason } =
+            let Candidate { keep, verdict, mut reason, .. } =
                 candidates.remove(&node.id).ok_or_else(|| Error::internal("an operator has no verdict"))?;
             let state = self.saved_state(node);
             let size = state.map_or_else(StateSize::default, |(_, _, checkpoint)| size_of(checkpoint));

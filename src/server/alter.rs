@@ -20,7 +20,7 @@ use weir_catalog::{
 use weir_sql::binder::{Binder, BoundQuery};
 use weir_sql::graph::{NodeOp, StreamGraph};
 use weir_sql::parser::parse_query;
-use weir_sql::statement::Parsed;
+use weir_sql::statement::{Parsed, Statement};
 use weir_sql::{QueryTarget, bind_continuous, plan_continuous};
 
 use super::alter_sink::{AlteredSink, check_same_columns};
@@ -52,6 +52,8 @@ struct Successor {
     /// As it will be.
     job: Job,
     graph: Arc<StreamGraph>,
+    /// Uids of the former one, and what they are called in it.
+    uids: Vec<(String, String)>,
 }
 
 impl Successor {
@@ -176,7 +178,7 @@ impl Session {
         let sink = upgrade.successors.first().ok_or_else(|| Error::internal("an ALTER is of nothing"))?;
         check_same_columns(&sink.former, &sink.job.columns)?;
         let takes_back = takes_rows_back(&upgrade.after, &sink.job, &sink.graph);
-        let change = self.plan_altered_sink(&upgrade.after, &sink.former, &sink.graph, takes_back).await?;
+        let change = self.plan_altered_sink(&upgrade.after, &sink.former, &sink.graph, &sink.uids, takes_back).await?;
         Ok((change.plan, change.other_result))
     }
 
@@ -189,7 +191,7 @@ impl Session {
         let mut plans = Vec::new();
         for (successor, saved) in upgrade.successors.iter().zip(&self.save_former(&upgrade).await?) {
             let plan = if successor.is_view() {
-                self.engine.plan_upgrade(&upgrade.after, saved, &successor.graph)?
+                self.engine.plan_upgrade(&upgrade.after, saved, &successor.graph, &successor.uids)?
             } else {
                 self.plan_sink(&upgrade, successor, saved)?
             };
@@ -205,7 +207,7 @@ impl Session {
     }
 
     fn plan_sink(&self, upgrade: &Upgrade, sink: &Successor, saved: &PinnedCheckpoint) -> Result<StatePlan> {
-        let plan = self.engine.plan_upgrade(&upgrade.after, saved, &sink.graph)?;
+        let plan = self.engine.plan_upgrade(&upgrade.after, saved, &sink.graph, &sink.uids)?;
         check_goes_on(upgrade, sink, &plan)?;
         Ok(plan)
     }
@@ -225,7 +227,11 @@ impl Session {
             return Err(Error::new(SqlState::INVALID_OBJECT_DEFINITION, format!("materialized view \"{name}\" would read itself")));
         }
         let mut after = catalog.with(Object::Job(job.clone()));
-        let mut successors = vec![Successor { former, job, graph: Arc::new(graph) }];
+        let uids = match &parsed.statement {
+            Statement::AlterQuery { uids, .. } => uids.clone(),
+            _ => Vec::new(),
+        };
+        let mut successors = vec![Successor { former, job, graph: Arc::new(graph), uids }];
         let mut macros = Vec::new();
         for id in order.iter().rev().skip(1) {
             let Some(reader) = catalog.get_id(*id) else { continue };
@@ -303,7 +309,7 @@ impl Session {
             origin: None,
             ..job.clone()
         };
-        Ok(Successor { former: Arc::new(job.clone()), job: successor, graph: Arc::new(graph) })
+        Ok(Successor { former: Arc::new(job.clone()), job: successor, graph: Arc::new(graph), uids: Vec::new() })
     }
 
     /// Makes the changed view, and the views that read it, beside the former ones, of which `saved` has the checkpoints. When this returns each has all its
@@ -326,7 +332,7 @@ impl Session {
                 name: format!("{UPGRADE_PREFIX}{}", successor.job.id),
                 origin: Some(JobOrigin {
                     savepoint: savepoint.to_string(),
-                    uids: Vec::new(),
+                    uids: successor.uids.clone(),
                     allow_non_restored_state,
                     names: names.clone(),
                     other_result: false,
@@ -358,7 +364,7 @@ impl Session {
             let savepoint = folder.to_str().ok_or_else(|| Error::unsupported("the path of the data folder is not valid UTF-8"))?;
             let AlteredSink { other_result, allow_non_restored_state } = upgrade.altered_sink.unwrap_or_default();
             let savepoint = savepoint.to_string();
-            let origin = JobOrigin { savepoint, uids: Vec::new(), allow_non_restored_state, names: Vec::new(), other_result };
+            let origin = JobOrigin { savepoint, uids: sink.uids.clone(), allow_non_restored_state, names: Vec::new(), other_result };
             let job = Arc::new(Job { origin: Some(origin), ..sink.job.clone() });
             new_jobs.push(NewJob { job, graph: sink.graph.clone(), catalog: upgrade.after.clone() });
         }

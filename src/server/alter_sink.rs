@@ -45,15 +45,16 @@ pub(super) fn check_same_columns(sink: &Job, is: &[Column]) -> Result<()> {
 }
 
 impl Session {
-    /// What becomes of the sink `former` with the plan `graph` over `after`. `takes_rows_back` says whether it could.
+    /// What becomes of the sink `former` with the plan `graph` over `after`, and `uids` as they are called in it. `takes_rows_back` says whether it could.
     pub(super) async fn plan_altered_sink(
         &self,
         after: &Catalog,
         former: &Arc<Job>,
         graph: &StreamGraph,
+        uids: &[(String, String)],
         takes_rows_back: Result<()>,
     ) -> Result<SinkChange> {
-        let change = self.engine.plan_sink_change(after, former, graph).await;
+        let change = self.engine.plan_sink_change(after, former, graph, uids).await;
         let mut change = change.map_err(|error| {
             if *error.code() == SqlState::FEATURE_NOT_SUPPORTED { cannot_take(former, &sentence(error.message())) } else { error }
         })?;

@@ -41,6 +41,7 @@ const JOBS: ColumnList = &[
     ("restarts", SqlType::BigInt),
     ("error_code", SqlType::Text),
     ("last_error", SqlType::Text),
+    ("kept_bytes", SqlType::BigInt),
 ];
 const OPERATORS: ColumnList = &[
     ("job", SqlType::Text),
@@ -274,6 +275,7 @@ fn jobs(engine: &Engine, rows: &mut Rows) {
             job.restarts.into(),
             error.map(|error| error.code().to_string()).into(),
             error.map(ToString::to_string).into(),
+            job.kept_bytes.into(),
         ]);
     }
 }

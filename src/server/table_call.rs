@@ -32,6 +32,19 @@ impl Session {
 
     async fn called_state(&self, call: &TableCall) -> Result<StoredState> {
         if call.function == "state" {
+            return self.state_of_running(call).await;
+        }
+        let (engine, call) = (self.engine.clone(), call.clone());
+        let read = tokio::task::spawn_blocking(move || {
+            let is_location = ["/", "./", "../"].iter().any(|begin| call.of.starts_with(begin)) || call.of.contains("://");
+            let place = if is_location { Place::parse(&call.of)? } else { engine.savepoint_place(&call.of)? };
+            engine.state_of_savepoint(&place, &call.uid, call.state.as_deref())
+        });
+        read.await.map_err(|_| Error::internal("reading a savepoint panicked"))?
+    }
+
+    async fn state_of_running(&self, call: &TableCall) -> Result<StoredState> {
+        loop {
             let catalog = self.catalog();
             let Some(Object::Job(job)) = catalog.get(&call.of).map(Arc::as_ref) else {
                 let jobs: Vec<String> = catalog
@@ -42,17 +55,15 @@ impl Session {
                 let there = if jobs.is_empty() { "There are none.".to_string() } else { format!("There are: {}.", jobs.join(", ")) };
                 return Err(Error::new(SqlState::UNDEFINED_OBJECT, format!("job \"{}\" does not exist", call.of)).with_detail(there));
             };
-            return match call.checkpoint {
+            let found = match call.checkpoint {
                 None => self.engine.state_of_job(job, &call.uid, call.state.as_deref()).await,
                 Some(checkpoint) => self.engine.state_at(job, checkpoint, &call.uid, call.state.as_deref()).await,
             };
+            // Another job may have taken its place meanwhile, under its name.
+            let is_replaced = self.catalog().get(&call.of).is_some_and(|present| present.id() != job.id);
+            if found.is_ok() || !is_replaced {
+                return found;
+            }
         }
-        let (engine, call) = (self.engine.clone(), call.clone());
-        let read = tokio::task::spawn_blocking(move || {
-            let is_location = ["/", "./", "../"].iter().any(|begin| call.of.starts_with(begin)) || call.of.contains("://");
-            let place = if is_location { Place::parse(&call.of)? } else { engine.savepoint_place(&call.of)? };
-            engine.state_of_savepoint(&place, &call.uid, call.state.as_deref())
-        });
-        read.await.map_err(|_| Error::internal("reading a savepoint panicked"))?
     }
 }

@@ -36,7 +36,8 @@ pub struct StateConversion {
     pub values: Option<ValueConversion>,
 }
 
-/// How the keys of a state become those of another. Each type is as wide as its former one, or wider, so that their order stays within a key group.
+/// How the keys of a state become those of another. Each type is as wide as its former one, or wider, so that their order stays within a key group; but for
+/// whole rows with a column more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyConversion {
     pub from: Vec<DataType>,
@@ -47,6 +48,8 @@ pub struct KeyConversion {
     pub greatest_first: bool,
     /// The keys are whole rows.
     pub rows: bool,
+    /// Of whole rows, where each of the new columns comes from, where that is not the one at its place.
+    pub columns: Option<Vec<ColumnOrigin>>,
 }
 
 /// How the values of a state become those of another.
@@ -155,7 +158,7 @@ struct Keys {
 
 impl KeyConversion {
     fn moves(&self) -> bool {
-        self.from[..self.own] != self.to[..self.own]
+        self.columns.is_some() || self.from[..self.own] != self.to[..self.own]
     }
 
     fn codec(&self, types: &[DataType]) -> Result<KeyCodec> {
@@ -176,6 +179,14 @@ impl KeyConversion {
             }
             Ok(out)
         };
+        if let Some(columns) = &self.columns {
+            let old = self.codec(&self.from)?.decode(keys.iter())?;
+            let present =
+                columns.iter().zip(&self.to).map(|(origin, ty)| column(*origin, ty, &old, keys.len())).collect::<Result<Vec<_>>>()?;
+            let keys = encode(&present, &self.to)?;
+            let own = keys.iter().map(<[u8]>::len).collect();
+            return Ok(Keys { keys, own });
+        }
         let (own, rests) = self.codec(&self.from[..self.own])?.decode_first(keys.iter())?;
         let own = encode(&widen(&own, &self.to[..self.own])?, &self.to[..self.own])?;
         let lengths = own.iter().map(<[u8]>::len).collect();
@@ -369,6 +380,50 @@ mod tests {
     }
 
     #[test]
+    fn whole_rows_get_a_column_more_and_move_to_their_key_groups() {
+        use crate::state::key_codec::append_state_key;
+        let (from, to) = ([DataType::Int32, DataType::Utf8], [DataType::Utf8, DataType::Int64, DataType::Int64]);
+        let columns = vec![ColumnOrigin::Column(1), ColumnOrigin::Null, ColumnOrigin::Column(0)];
+        let entries = |wide: bool| {
+            let mut content = Vec::new();
+            for (number, text) in [(1, "a"), (2, ""), (-7, "b")] {
+                let text: ArrayRef = Arc::new(StringArray::from(vec![text]));
+                let columns: Vec<ArrayRef> = if wide {
+                    vec![text, new_null_array(&DataType::Int64, 1), Arc::new(Int64Array::from(vec![i64::from(number)]))]
+                } else {
+                    vec![Arc::new(Int32Array::from(vec![number])), text]
+                };
+                let codec = KeyCodec::of_rows(if wide { to.as_slice() } else { from.as_slice() }).unwrap();
+                let mut encoded = EncodedRows::new();
+                codec.encode(&columns, &mut encoded).unwrap();
+                let mut stored = Vec::new();
+                append_state_key(&mut stored, 0, encoded.get(0));
+                content.push((stored, vec![number as u8]));
+            }
+            content.sort();
+            content
+        };
+        let mut source = MemoryBackend::new();
+        let mut writes = Writes::new();
+        entries(false).iter().for_each(|(key, value)| writes.push(key, Some(value)).unwrap());
+        source.write(&writes).unwrap();
+        let keys =
+            KeyConversion { from: from.to_vec(), to: to.to_vec(), own: 3, greatest_first: false, rows: true, columns: Some(columns) };
+        let conversion = Conversion { states: vec![StateConversion { from_tag: 0, to_tag: 0, keys: Some(keys), values: None }] };
+        assert!(conversion.moves_keys());
+        let mut target = MemoryBackend::new();
+        conversion.run(source.snapshot().unwrap().as_ref(), KeyGroupRange::ALL, &mut target).unwrap();
+        let mut found = Vec::new();
+        target
+            .scan(&[], &[], &mut |key, value| {
+                found.push((key.to_vec(), value.to_vec()));
+                Ok(true)
+            })
+            .unwrap();
+        assert_eq!(found, entries(true));
+    }
+
+    #[test]
     fn wider_keys_move_to_their_key_groups_and_keep_their_order() {
         use crate::state::key_codec::append_state_key;
         // A map under the key (int, text), of ints, greatest first.
@@ -397,7 +452,7 @@ mod tests {
         let mut writes = Writes::new();
         entries(&from, false).iter().for_each(|(key, value)| writes.push(key, Some(value)).unwrap());
         source.write(&writes).unwrap();
-        let keys = KeyConversion { from: from.to_vec(), to: to.to_vec(), own: 2, greatest_first: true, rows: false };
+        let keys = KeyConversion { from: from.to_vec(), to: to.to_vec(), own: 2, greatest_first: true, rows: false, columns: None };
         let conversion = Conversion { states: vec![StateConversion { from_tag: 2, to_tag: 4, keys: Some(keys), values: None }] };
         assert!(conversion.moves_keys());
         let mut found = Vec::new();

@@ -58,7 +58,7 @@ async fn check_sink(session: &Session, out: &Path, query: &str) {
 }
 
 /// What its files amount to; a row that goes more often than it came stands behind a minus.
-fn amount(out: &Path) -> Vec<String> {
+pub fn amount(out: &Path) -> Vec<String> {
     let mut counts = std::collections::BTreeMap::<String, i64>::new();
     for line in lines(out) {
         let (kind, row) = line.split_once(',').unwrap_or_else(|| panic!("a line without a kind: {line}"));

@@ -6,6 +6,7 @@
 //! | [`rows`] | results, and comparing them as multisets |
 //! | [`server`] | a `weir serve` process: started, killed, started again with other settings |
 //! | [`views`] | which views a file's statements make, and the answer that each must show |
+//! | [`resumed_sink`] | sinks that an error stopped go on from where they stood |
 //! | [`recover`] | a group whose newest checkpoint is damaged goes on from an older one |
 //! | [`reference`] | a real PostgreSQL of the test's own |
 //! | [`slt`] | the `.slt` files, straight, through kills, and through restarts at another parallelism |
@@ -63,6 +64,7 @@ mod psql;
 mod random;
 mod recover;
 mod reference;
+mod resumed_sink;
 mod robustness;
 mod rows;
 mod run;

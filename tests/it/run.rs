@@ -57,3 +57,28 @@ pub fn say(line: &str) {
 pub fn skip(test: &str, reason: &str) {
     say(&format!("SKIPPED {test}: {reason}"));
 }
+
+/// When statements are cut off by a kill: each at a moment that is drawn, within a time that grows as long as they are cut off before they are done. Every fifth is
+/// let be, so that some are done on the slowest machine, and some are cut off on the fastest.
+pub struct Cuts {
+    longest_ms: u64,
+    drawn: usize,
+}
+
+impl Cuts {
+    /// The first ones come within about `longest_ms`.
+    pub fn within(longest_ms: u64) -> Cuts {
+        Cuts { longest_ms: longest_ms.max(1), drawn: 0 }
+    }
+
+    /// Waits for the next cut, which never comes for a statement that is let be.
+    pub async fn next(&mut self, random: &mut Random) {
+        self.drawn += 1;
+        if self.drawn.is_multiple_of(5) {
+            return std::future::pending().await;
+        }
+        let pause_ms = random.below(self.longest_ms);
+        tokio::time::sleep(std::time::Duration::from_millis(pause_ms)).await;
+        self.longest_ms = self.longest_ms.max(2 * pause_ms + 50);
+    }
+}

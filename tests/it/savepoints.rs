@@ -11,7 +11,10 @@ use crate::random::generator::{Case, Step};
 use crate::run;
 use crate::server::{PATIENCE, Server, Session, describe, settings, sql_state};
 
+mod branches;
+mod columns;
 mod matching;
+mod random_streams;
 
 pub async fn rows(session: &Session, sql: &str) -> Vec<Vec<String>> {
     let rows = session.text_rows(sql).await.unwrap_or_else(|e| panic!("{sql}\n{}", describe(&e)));
@@ -154,7 +157,7 @@ const STREAM_PATIENCE: Duration = Duration::from_secs(300);
 /// The same rows, all at once.
 const WHOLE: &str = "CREATE TABLE whole (auction BIGINT, price BIGINT, bidder BIGINT) WITH (connector = 'nexmark', 'table' = 'bid', 'events.num' = '40000')";
 
-async fn eventually_equal(session: &Session, view: &str, query: &str) {
+pub async fn eventually_equal(session: &Session, view: &str, query: &str) {
     let expected = rows(session, query).await;
     let deadline = Instant::now() + STREAM_PATIENCE;
     loop {
@@ -293,8 +296,29 @@ async fn a_changed_query_has_its_batch_answer() {
     assert_eq!(verdicts(&session, &format!("EXPLAIN {mapped}")).await, [verdict("per owner", "reused"), verdict("x/rows", "reused")]);
     session.must(&mapped).await;
     assert_eq!(refusal(&session, &mapped.replace("VIEW x", "VIEW y").replace("'aggregate(owner)'", "'nobody'")).await.0, "42704");
+    // In place, with the same map: a view, and a sink.
+    let out = tempfile::tempdir().expect("a folder");
+    session.must(&format!("CREATE MATERIALIZED VIEW in_place AS {before}")).await;
+    session
+        .must(&format!(
+            "CREATE SINK s_in_place WITH (connector = 'file', path = '{}', format = 'csv', row_kind = 'kind') AS {before}",
+            out.path().display()
+        ))
+        .await;
+    for (job, own) in [("in_place", "in_place/rows"), ("s_in_place", "s_in_place/sink")] {
+        let altered = format!("{job} ('aggregate(owner)' AS 'per owner') AS {hinted}");
+        let plain = format!("{job} AS {hinted}");
+        assert!(!verdicts(&session, &format!("EXPLAIN UPGRADE {plain}")).await.contains(&verdict("per owner", "reused")), "{job}");
+        let explained = verdicts(&session, &format!("EXPLAIN UPGRADE {altered}")).await;
+        let mut expected = [verdict("per owner", "reused"), verdict(own, "reused")];
+        expected.sort();
+        assert_eq!(explained, expected, "{job}");
+        assert_eq!(refusal(&session, &format!("ALTER JOB {job} (nobody AS 'per owner') AS {hinted}")).await.0, "42704");
+        session.must(&format!("ALTER JOB {altered}")).await;
+    }
     write(&session, 500, 50).await;
     change(&session).await;
+    check(&session, "in_place", before).await;
     for (at, (query, _, _)) in changed.into_iter().enumerate() {
         check(&session, &format!("c{at}"), query).await;
     }
@@ -449,14 +473,18 @@ async fn other_data_folders_read_savepoints_and_damage_is_named() {
     for view in ["first", "second"] {
         check(&session, view, query).await;
     }
-    // A table that has other columns now is read again.
-    session.must("DROP TABLE accounts CASCADE").await;
-    session.must("CREATE TABLE accounts (id BIGINT PRIMARY KEY, owner INT, amount BIGINT, note TEXT)").await;
-    session.must("INSERT INTO accounts VALUES (1, 2, 3, 'x'), (2, 2, 4, NULL)").await;
-    let explained = rows(&session, &format!("EXPLAIN {}", create("third"))).await;
-    assert!(explained.iter().all(|row| row[2] == "rebuilt") && explained[0][3].contains("other columns"), "{explained:?}");
-    session.must(&create("third")).await;
-    check(&session, "third", query).await;
+    // A table of which other columns are read now is read again; one more that nobody reads is not looked at.
+    for (view, owner, kept) in [("third", "INT NOT NULL", false), ("fourth", "INT", true)] {
+        session.must("DROP TABLE accounts CASCADE").await;
+        session.must(&format!("CREATE TABLE accounts (id BIGINT PRIMARY KEY, owner {owner}, amount BIGINT, note TEXT)")).await;
+        session.must("INSERT INTO accounts VALUES (1, 2, 3, 'x'), (2, 2, 4, NULL)").await;
+        let explained = rows(&session, &format!("EXPLAIN {}", create(view))).await;
+        let verdict = if kept { "reused" } else { "rebuilt" };
+        assert!(explained.iter().all(|row| row[2] == verdict), "{explained:?}");
+        assert!(kept || explained[0][3].contains("other columns"), "{explained:?}");
+        session.must(&create(view)).await;
+        check(&session, view, query).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -644,7 +672,7 @@ async fn a_job_that_was_stopped_is_rebuilt_without_the_savepoint_that_it_began_w
 /// Kills in the midst of what makes, uses and drops savepoints: each statement is whole or did nothing, and every view has its batch answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kills_leave_savepoints_whole_or_absent() {
-    let mut random = run::random("savepoint kills");
+    let (mut random, mut cuts) = (run::random("savepoint kills"), run::Cuts::within(150));
     let mut server = Server::start(&settings(&[("parallelism", "2"), ("checkpoint_interval", "300 ms")]));
     let queries = [QUERIES[0].1, "SELECT owner, count(*) AS n FROM accounts WHERE id % 3 <> 0 GROUP BY owner"];
     {
@@ -700,7 +728,6 @@ async fn kills_leave_savepoints_whole_or_absent() {
                 format!("ALTER MATERIALIZED VIEW totals ALLOW NON RESTORED STATE AS {}", queries[1 - present])
             }
         };
-        let pause = Duration::from_millis(random.below(150));
         tokio::select! {
             done = session.execute(&statement) => {
                 done.unwrap_or_else(|e| panic!("{statement}\n{}", describe(&e)));
@@ -708,7 +735,7 @@ async fn kills_leave_savepoints_whole_or_absent() {
                 present = pending_query.take().unwrap_or(present);
                 moving = pending_moving.take().unwrap_or(moving);
             }
-            () = tokio::time::sleep(pause) => {}
+            () = cuts.next(&mut random) => {}
         }
         server.kill();
         server.set("parallelism", &(1 + random.below(4)).to_string());
@@ -719,6 +746,7 @@ async fn kills_leave_savepoints_whole_or_absent() {
     session.must("DROP MATERIALIZED VIEW IF EXISTS branch").await;
     session.must("DROP SAVEPOINT first").await;
     run::say(&format!("savepoint kills: {} rounds, {acknowledged} statements were answered", run::rounds(14, 200)));
+    assert!(acknowledged > 0, "no statement was ever done before the kill");
 }
 
 /// What is kept is brought to a wider type, in values, in the values that MAX and DISTINCT count, and in keys, which move to other key groups.

@@ -196,3 +196,29 @@ async fn state_is_read_by_prepared_statements() {
         assert_eq!(session.must_count("SELECT count(*) FROM state('totals', 'aggregate(owner)')").await, 7);
     }
 }
+
+/// While a view is replaced by another of its name, its state is there to be read all the time: of the one or of the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn state_is_read_while_the_job_is_replaced() {
+    let server = Server::start(&settings(&[("parallelism", "2")]));
+    let session = server.connect().await;
+    session.must(TABLES).await;
+    let queries = [
+        "SELECT owner, count(*) AS n FROM accounts GROUP BY owner",
+        "SELECT owner, count(*) AS n, sum(amount) AS s FROM accounts GROUP BY owner",
+    ];
+    session.must(&format!("CREATE MATERIALIZED VIEW totals AS {}", queries[0])).await;
+    write(&session, 0, 100).await;
+    let changing = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let (changer, done) = (server.connect().await, changing.clone());
+    let changer = tokio::spawn(async move {
+        for round in 0..8 {
+            changer.must(&format!("ALTER MATERIALIZED VIEW totals AS {}", queries[(round + 1) % 2])).await;
+        }
+        done.store(false, std::sync::atomic::Ordering::SeqCst);
+    });
+    while changing.load(std::sync::atomic::Ordering::SeqCst) && !changer.is_finished() {
+        assert_eq!(session.must_count("SELECT count(*) FROM state('totals', 'aggregate(owner)')").await, 7);
+    }
+    changer.await.expect("the view is changed");
+}

@@ -356,7 +356,7 @@ impl Cursor<'_> {
         if self.peek_is(0, "STOP") {
             return self.stop_with_savepoint(name);
         }
-        if self.peek_is(0, "AS") || self.peek_is(0, "ALLOW") {
+        if self.peek_is(0, "AS") || self.peek_is(0, "ALLOW") || self.parser.peek_token_ref().token == Token::LParen {
             return self.alter_query(name);
         }
         if !self.accept(&["RESUME"]) {

@@ -52,6 +52,13 @@ impl Cursor<'_> {
             return Ok(None);
         }
         let source = self.savepoint_source()?;
+        let uids = self.uid_map()?;
+        let allow_non_restored_state = self.accept(&["ALLOW", "NON", "RESTORED", "STATE"]);
+        Ok(Some(FromSavepoint { source, uids, allow_non_restored_state }))
+    }
+
+    /// `(old AS new, ...)`, or nothing.
+    fn uid_map(&mut self) -> Result<Vec<(String, String)>> {
         let mut uids = Vec::new();
         if self.accept_token(&Token::LParen) {
             loop {
@@ -64,8 +71,7 @@ impl Cursor<'_> {
             }
             self.expect_token(&Token::RParen)?;
         }
-        let allow_non_restored_state = self.accept(&["ALLOW", "NON", "RESTORED", "STATE"]);
-        Ok(Some(FromSavepoint { source, uids, allow_non_restored_state }))
+        Ok(uids)
     }
 
     /// A uid: a string, a quoted name, or a word.
@@ -97,11 +103,12 @@ impl Cursor<'_> {
         Ok(Statement::Recover { job, checkpoint })
     }
 
-    /// `[ALLOW NON RESTORED STATE] AS query`, behind the job's name.
+    /// `[(old AS new, ...)] [ALLOW NON RESTORED STATE] AS query`, behind the job's name.
     pub(super) fn alter_query(&mut self, name: String) -> Result<Statement> {
+        let uids = self.uid_map()?;
         let allow_non_restored_state = self.accept(&["ALLOW", "NON", "RESTORED", "STATE"]);
         self.expect(&["AS"])?;
         let (query, query_text) = self.query()?;
-        Ok(Statement::AlterQuery { name, query, query_text, allow_non_restored_state })
+        Ok(Statement::AlterQuery { name, query, query_text, uids, allow_non_restored_state })
     }
 }

@@ -666,6 +666,18 @@ fn savepoints() {
         let Statement::Explain(inner) = one(sql) else { panic!("{sql}") };
         assert!(matches!(inner.statement, Statement::AlterQuery { name, .. } if name == "v"), "{sql}");
     }
+    for (sql, allowed) in [
+        ("ALTER MATERIALIZED VIEW v ('aggregate(k)' AS totals, b AS \"c/d\") ALLOW NON RESTORED STATE AS SELECT a FROM t", true),
+        ("EXPLAIN UPGRADE v ('aggregate(k)' AS totals, b AS \"c/d\") AS SELECT a FROM t", false),
+    ] {
+        let statement = match one(sql) {
+            Statement::Explain(inner) => inner.statement,
+            statement => statement,
+        };
+        let Statement::AlterQuery { uids, allow_non_restored_state, .. } = statement else { panic!("{sql}") };
+        assert_eq!(uids, [("aggregate(k)".to_string(), "totals".to_string()), ("b".to_string(), "c/d".to_string())]);
+        assert_eq!(allow_non_restored_state, allowed);
+    }
     // Where the query begins is where it stands.
     let Statement::Explain(inner) = one("EXPLAIN UPGRADE v AS SELECT a FROM t") else { panic!() };
     assert_eq!(&inner.text[inner.text.find("SELECT").unwrap()..], "SELECT a FROM t");

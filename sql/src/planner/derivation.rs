@@ -4,10 +4,11 @@
 //! - A text names tables and views with their columns, and the expressions over them; aliases, the order and number of other columns, and the order of
 //!   the branches of a UNION ALL do not enter it.
 //! - The text of a column says what its values are, that of a relation which rows there are: a column more or less changes neither.
+//! - Of an operator over a UNION ALL there is a text for each branch, as if the operator stood over that one alone.
 //! - A cast to a type that has every value of the former one changes no value: it does not enter the text of a column that state is kept for. Within an
 //!   expression, whose operators may do other things with other types, it does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
@@ -32,11 +33,25 @@ struct Texts {
     columns: Vec<String>,
     /// Without casts that change no value.
     values: Vec<String>,
+    /// What the rows come from: names of tables and views, [`GROUPS`], [`CONSTANTS`].
+    sources: BTreeSet<String>,
+    /// The same over each branch of a UNION ALL alone; none where there is no such.
+    branches: Vec<Texts>,
 }
 
+/// Rows that come from the results of an aggregate. No name has a space at its beginning.
+const GROUPS: &str = " groups";
+const CONSTANTS: &str = " values";
+
 impl Texts {
-    fn plain(relation: String, columns: Vec<String>) -> Texts {
-        Texts { relation, values: columns.clone(), columns }
+    fn plain(source: &str, relation: String, columns: Vec<String>) -> Texts {
+        let sources = BTreeSet::from([source.to_string()]);
+        Texts { relation, values: columns.clone(), columns, sources, branches: Vec::new() }
+    }
+
+    /// The texts of its branches; of itself, where it has none.
+    fn alternatives(&self) -> Vec<Texts> {
+        if self.branches.is_empty() { vec![self.clone()] } else { self.branches.clone() }
     }
 }
 
@@ -59,28 +74,65 @@ fn shorten(text: String) -> String {
 /// The derivation of each operator of `graph` that has a uid, by uid. `catalog` has what the graph names.
 pub fn derivations(graph: &StreamGraph, catalog: &Catalog) -> Result<BTreeMap<String, Derivation>> {
     let texts = texts_of(graph, catalog)?;
-    let with_uid = graph.nodes.iter().filter_map(|node| Some((node.uid.clone()?, derivation(node, &texts[node.id], &texts))));
+    let with_uid = graph.nodes.iter().filter_map(|node| Some((node.uid.clone()?, derivation(node, &texts[node.id], input(node, &texts)))));
     Ok(with_uid.collect())
+}
+
+/// As [`derivations`], what each operator over a UNION ALL would be over each branch alone: branches of branches among them, in the order of the graph. None for an
+/// operator over something else.
+pub fn branch_derivations(graph: &StreamGraph, catalog: &Catalog) -> Result<BTreeMap<String, Vec<Derivation>>> {
+    let texts = texts_of(graph, catalog)?;
+    let mut found = BTreeMap::new();
+    for node in &graph.nodes {
+        let Some(uid) = &node.uid else { continue };
+        let of_inputs = input(node, &texts).map(|below| below.branches.clone()).unwrap_or_default();
+        let branches = texts[node.id].branches.iter().zip(&of_inputs).map(|(own, below)| derivation(node, own, Some(below)));
+        found.insert(uid.clone(), branches.collect());
+    }
+    Ok(found)
+}
+
+fn input<'a>(node: &Node, texts: &'a [Texts]) -> Option<&'a Texts> {
+    node.inputs.first().map(|edge| &texts[edge.from])
 }
 
 /// What the rows are that `graph` results in.
 pub fn result_derivation(graph: &StreamGraph, catalog: &Catalog) -> Result<Derivation> {
     let texts = texts_of(graph, catalog)?;
     let root = graph.root();
-    Ok(derivation(root, &texts[root.id], &texts))
+    let derivation = derivation(root, &texts[root.id], input(root, &texts));
+    // It is compared as a whole, also with one that was written when these were not.
+    Ok(Derivation { sources: Vec::new(), ..derivation })
 }
 
 fn texts_of(graph: &StreamGraph, catalog: &Catalog) -> Result<Vec<Texts>> {
     let mut texts: Vec<Texts> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
-        let derived = derive(node, &texts, catalog)?;
+        // The result of an aggregate over branches is not one of each branch.
+        let without_branches = |from: usize| {
+            let is_aggregate = matches!(graph.nodes[from].op, NodeOp::Aggregate { .. });
+            if is_aggregate { Texts { branches: Vec::new(), ..texts[from].clone() } } else { texts[from].clone() }
+        };
+        let below: Vec<Texts> = node.inputs.iter().map(|edge| without_branches(edge.from)).collect();
+        let mut derived = derive(node, &below, catalog)?;
+        derived.branches = match (&node.op, below.as_slice()) {
+            (NodeOp::Union, _) => below.iter().flat_map(Texts::alternatives).collect(),
+            (_, [below]) => {
+                let over = |branch: &Texts| derive(node, std::slice::from_ref(branch), catalog);
+                below.branches.iter().map(over).collect::<Result<_>>()?
+            }
+            _ => Vec::new(),
+        };
         texts.push(derived);
     }
     Ok(texts)
 }
 
-fn derive(node: &Node, texts: &[Texts], catalog: &Catalog) -> Result<Texts> {
-    let input = |at: usize| &texts[node.inputs[at].from];
+/// The texts of `node` over inputs with the texts `below`, but for its branches.
+fn derive(node: &Node, below: &[Texts], catalog: &Catalog) -> Result<Texts> {
+    let input = |at: usize| &below[at];
+    let sources: BTreeSet<String> = below.iter().flat_map(|texts| texts.sources.iter().cloned()).collect();
+    let branches = Vec::new();
     Ok(match &node.op {
         NodeOp::TableScan { table: id, projection }
         | NodeOp::ViewScan { view: id, projection }
@@ -95,7 +147,7 @@ fn derive(node: &Node, texts: &[Texts], catalog: &Catalog) -> Result<Texts> {
                 object => object.name().to_string(),
             };
             let columns = projection.iter().map(|column| format!("{}.{}", object.name(), object.columns()[*column].name)).collect();
-            Texts::plain(relation, columns)
+            Texts::plain(object.name(), relation, columns)
         }
         NodeOp::Values { rows } => {
             let mut cells = Vec::new();
@@ -107,7 +159,7 @@ fn derive(node: &Node, texts: &[Texts], catalog: &Catalog) -> Result<Texts> {
                 cells.push(values.collect::<Result<Vec<_>>>()?.join(", "));
             }
             let columns = cells.iter().map(|cells| shorten(format!("values({cells})"))).collect();
-            Texts::plain(shorten(format!("values[{}]({})", rows.num_rows(), cells.join("; "))), columns)
+            Texts::plain(CONSTANTS, shorten(format!("values[{}]({})", rows.num_rows(), cells.join("; "))), columns)
         }
         NodeOp::Calc { input: schema, filter, projection } => {
             let below = input(0);
@@ -147,7 +199,7 @@ fn derive(node: &Node, texts: &[Texts], catalog: &Catalog) -> Result<Texts> {
                 };
                 values.push(below_value.map_or_else(|| text(inner), Ok)?);
             }
-            Texts { relation, columns: projection.iter().map(text).collect::<Result<_>>()?, values }
+            Texts { relation, columns: projection.iter().map(text).collect::<Result<_>>()?, values, sources, branches }
         }
         NodeOp::Aggregate { group_columns, calls, global } => {
             let below = input(0);
@@ -160,7 +212,7 @@ fn derive(node: &Node, texts: &[Texts], catalog: &Catalog) -> Result<Texts> {
             };
             let columns = [&below.columns[..*group_columns], &calls_over(&below.columns)].concat();
             let values = [&below.values[..*group_columns], &calls_over(&below.values)].concat();
-            Texts { relation, columns, values }
+            Texts { relation, columns, values, sources: BTreeSet::from([GROUPS.to_string()]), branches }
         }
         NodeOp::Unnest { array, output, outer } => {
             let below = input(0);
@@ -170,20 +222,20 @@ fn derive(node: &Node, texts: &[Texts], catalog: &Catalog) -> Result<Texts> {
             let element = shorten(format!("element of {array}"));
             let columns =
                 |texts: &[String]| output.iter().map(|from| from.map_or_else(|| element.clone(), |at| texts[at].clone())).collect();
-            Texts { columns: columns(&below.columns), values: columns(&below.values), relation }
+            Texts { columns: columns(&below.columns), values: columns(&below.values), relation, sources, branches }
         }
         NodeOp::Union => {
-            let mut branches: Vec<&Texts> = node.inputs.iter().map(|edge| &texts[edge.from]).collect();
-            branches.sort_by(|a, b| (&a.relation, &a.columns).cmp(&(&b.relation, &b.columns)));
+            let mut sorted: Vec<&Texts> = below.iter().collect();
+            sorted.sort_by(|a, b| (&a.relation, &a.columns).cmp(&(&b.relation, &b.columns)));
             let join = |parts: Vec<&str>| shorten(format!("union of ({})", parts.join("; ")));
-            let relation = join(branches.iter().map(|branch| branch.relation.as_str()).collect());
+            let relation = join(sorted.iter().map(|branch| branch.relation.as_str()).collect());
             let joined = |texts: fn(&Texts) -> &Vec<String>| {
-                let column = |column: usize| join(branches.iter().map(|branch| texts(branch)[column].as_str()).collect());
+                let column = |column: usize| join(sorted.iter().map(|branch| texts(branch)[column].as_str()).collect());
                 (0..node.schema.fields().len()).map(column).collect()
             };
-            Texts { columns: joined(|branch| &branch.columns), values: joined(|branch| &branch.values), relation }
+            Texts { columns: joined(|branch| &branch.columns), values: joined(|branch| &branch.values), relation, sources, branches }
         }
-        NodeOp::Materialize | NodeOp::Sink => input(0).clone(),
+        NodeOp::Materialize | NodeOp::Sink => Texts { branches, ..input(0).clone() },
     })
 }
 
@@ -195,7 +247,8 @@ fn call_text(call: &AggregateCall, columns: &[String]) -> String {
     format!("{}({distinct}{argument}){filter}", call.function.name())
 }
 
-fn derivation(node: &Node, derived: &Texts, texts: &[Texts]) -> Derivation {
+/// What `node` with the texts `derived` is, over an input with the texts `below`.
+fn derivation(node: &Node, derived: &Texts, below: Option<&Texts>) -> Derivation {
     let column = |position: usize| DerivedColumn {
         name: node.schema.field(position).name().clone(),
         text: derived.values[position].clone(),
@@ -208,13 +261,16 @@ fn derivation(node: &Node, derived: &Texts, texts: &[Texts]) -> Derivation {
         _ => (Vec::new(), all.collect()),
     };
     let inputs = match &node.op {
-        NodeOp::Aggregate { .. } => node.inputs.first().map(|edge| texts[edge.from].values.clone()).unwrap_or_default(),
+        NodeOp::Aggregate { .. } => below.map(|below| below.values.clone()).unwrap_or_default(),
         _ => Vec::new(),
     };
+    // What an operator takes in, not what comes out of it.
+    let sources = below.unwrap_or(derived).sources.iter().cloned().collect();
     Derivation {
         relation: derived.relation.clone(),
         key: key.into_iter().map(column).collect(),
         columns: columns.into_iter().map(column).collect(),
         inputs,
+        sources,
     }
 }

@@ -43,7 +43,7 @@ use datafusion::common::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, TableSource};
 use weir_catalog::{Catalog, Error, Object, OperatorDescriptor, Result, SqlState};
 
-pub use derivation::{derivations, result_derivation, widens};
+pub use derivation::{branch_derivations, derivations, result_derivation, widens};
 pub use text::expression_text;
 pub use written::written_text;
 

@@ -5,7 +5,8 @@
 //!   change nothing. The lock goes with its process. A file system that has no such locks can't keep processes apart.
 //! - The files of a savepoint are never there without its metadata, under the one name or the other: where both are missing somebody has removed it.
 
-use std::fs::{File, TryLockError};
+use std::collections::BTreeMap;
+use std::fs::{File, Metadata, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -173,8 +174,51 @@ fn verified(files: &FilesRef, folder: &Path, file: &FileHandle) -> Result<PathBu
     Ok(path)
 }
 
-/// The bytes of files that nothing but the savepoint in `folder` keeps on the disk.
-pub fn pinned_bytes(folder: &Path) -> u64 {
+/// How many names each file has in savepoints, by device and number.
+pub type Links = BTreeMap<(u64, u64), u64>;
+
+fn metadata_of_files(folder: &Path) -> impl Iterator<Item = Metadata> {
     let entries = std::fs::read_dir(folder.join(FILES)).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.metadata().ok()).filter(|file| file.nlink() == 1).map(|file| file.len()).sum()
+    entries.filter_map(|entry| entry.metadata().ok())
+}
+
+/// Counts the files of the savepoint in `folder`.
+pub fn count_links(folder: &Path, links: &mut Links) {
+    for file in metadata_of_files(folder) {
+        *links.entry((file.dev(), file.ino())).or_default() += 1;
+    }
+}
+
+/// The bytes of files of the savepoint in `folder` that nothing but savepoints keeps on the disk, of which `links` has all that are known.
+pub fn pinned_bytes(folder: &Path, links: &Links) -> u64 {
+    let is_pinned = |file: &Metadata| links.get(&(file.dev(), file.ino())).is_some_and(|known| file.nlink() <= *known);
+    metadata_of_files(folder).filter(is_pinned).map(|file| file.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_several_savepoints_are_pinned_by_each_where_nothing_else_has_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        for folder in ["a/files", "b/files", "store"] {
+            std::fs::create_dir_all(at(folder)).unwrap();
+        }
+        for (name, bytes) in [("shared", 100), ("of_store", 1_000), ("alone", 10)] {
+            std::fs::write(at("store").join(name), vec![0; bytes]).unwrap();
+            std::fs::hard_link(at("store").join(name), at("a/files").join(name)).unwrap();
+        }
+        std::fs::hard_link(at("store/shared"), at("b/files/other")).unwrap();
+        let pinned = || {
+            let mut links = Links::new();
+            ["a", "b"].iter().for_each(|folder| count_links(&at(folder), &mut links));
+            ["a", "b"].map(|folder| pinned_bytes(&at(folder), &links))
+        };
+        assert_eq!(pinned(), [0, 0]);
+        std::fs::remove_file(at("store/shared")).unwrap();
+        std::fs::remove_file(at("store/alone")).unwrap();
+        assert_eq!(pinned(), [110, 100]);
+    }
 }

@@ -56,9 +56,19 @@ impl Place {
     }
 
     /// Whether a savepoint made here would be nobody else's to remove. Errors with `22023` for a folder in a data folder, be it `data_dir` or another, and for
-    /// one in a savepoint: what is not known there is removed. Waits for disk.
-    pub fn check_is_apart(&self, data_dir: &Path) -> Result<()> {
-        let Place::Folder(folder) = self else { return Ok(()) };
+    /// one in a savepoint, and for objects among those of `checkpoints`: what is not known there is removed. Waits for disk.
+    pub fn check_is_apart(&self, data_dir: &Path, checkpoints: Option<&ObjectUrl>) -> Result<()> {
+        let folder = match (self, checkpoints) {
+            (Place::Folder(folder), _) => folder,
+            (Place::Objects(url), Some(checkpoints)) if url.is_below(checkpoints) => {
+                return Err(Error::new(
+                    SqlState::INVALID_PARAMETER_VALUE,
+                    format!("\"{url}\" is among the checkpoints in \"{checkpoints}\""),
+                )
+                .with_hint("Name a prefix outside of it. Without AT, a savepoint is made in the data folder, in a place of its own."));
+            }
+            (Place::Objects(_), _) => return Ok(()),
+        };
         let (path, data_dir) = (resolved(folder), resolved(data_dir));
         let refused = |what: &str, place: &Path| {
             Error::new(
@@ -211,10 +221,22 @@ impl Places {
         }
     }
 
-    /// The bytes of files that nothing but `savepoint`, which is in `place`, keeps. In an object store that is all of them.
-    pub fn pinned_bytes(&self, place: &Place, savepoint: &Result<Savepoint>) -> u64 {
+    /// How many names each file of the savepoints in `places` has in them.
+    pub fn links<'a>(&self, places: impl Iterator<Item = &'a Place>) -> folder::Links {
+        let mut links = folder::Links::new();
+        for place in places {
+            if let Place::Folder(folder) = place {
+                folder::count_links(folder, &mut links);
+            }
+        }
+        links
+    }
+
+    /// The bytes of files of `savepoint`, which is in `place`, that nothing but savepoints keeps, whose files are in `links`; those that several have count in
+    /// each. In an object store that is all of them.
+    pub fn pinned_bytes(&self, place: &Place, savepoint: &Result<Savepoint>, links: &folder::Links) -> u64 {
         match place {
-            Place::Folder(folder) => folder::pinned_bytes(folder),
+            Place::Folder(folder) => folder::pinned_bytes(folder, links),
             Place::Objects(_) => savepoint.as_ref().map_or(0, Savepoint::bytes),
         }
     }
@@ -261,7 +283,7 @@ mod tests {
         link(Path::new("../data/savepoints/new"), "plain/dangling");
         link(&at("plain"), "data/scratch/out");
         link(&at("endless"), "endless");
-        let check = |path: &Path| Place::Folder(path.to_path_buf()).check_is_apart(&at("to-data"));
+        let check = |path: &Path| Place::Folder(path.to_path_buf()).check_is_apart(&at("to-data"), None);
         let inside = [
             "data",
             "data/scratch/a",
@@ -286,6 +308,16 @@ mod tests {
         {
             check(&at(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
         }
-        Place::parse("s3://data/savepoints").unwrap().check_is_apart(&at("data")).unwrap();
+        let checkpoints = ObjectUrl::parse("s3://data/weir").unwrap();
+        let check = |place: &str, checkpoints| Place::parse(place).unwrap().check_is_apart(&at("data"), checkpoints);
+        for place in ["s3://data/savepoints", "s3://data/weir2/a", "s3://data", "s3://other/weir/a"] {
+            check(place, Some(&checkpoints)).unwrap_or_else(|error| panic!("{place}: {error}"));
+            check(place, None).unwrap();
+        }
+        for place in ["s3://data/weir", "s3://data/weir/files/a", "s3a://data/weir/b/"] {
+            assert_eq!(check(place, Some(&checkpoints)).unwrap_err().code().as_str(), "22023", "{place}");
+        }
+        let whole = ObjectUrl::parse("s3://data").unwrap();
+        assert_eq!(check("s3://data/a", Some(&whole)).unwrap_err().code().as_str(), "22023");
     }
 }

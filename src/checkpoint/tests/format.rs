@@ -61,8 +61,20 @@ fn golden_manifest_2() -> Manifest {
         time_us: 1_700_000_000_123_456,
         operators: BTreeMap::from([("bids".to_string(), source), ("out".to_string(), sink)]),
         finished: false,
+        inputs: BTreeMap::new(),
     };
     manifest.jobs.insert(16_400, job);
+    manifest
+}
+
+/// A manifest of format 3: with rows of views that are kept for a sink which was stopped.
+fn golden_manifest_3() -> Manifest {
+    let mut manifest = golden_manifest_2();
+    let parts = manifest.jobs[&16_385].operators["groups"].parts.clone();
+    let (key, value) = (Field::new("k", DataType::Int64, true), Field::new("v", DataType::Utf8, true));
+    let rows =
+        OperatorCheckpoint { states: vec![StateDescriptor::new("rows", 0, [&key], [&value])], parts, ..OperatorCheckpoint::default() };
+    manifest.jobs.entry(16_400).and_modify(|job| job.inputs = BTreeMap::from([(16_384, rows)]));
     manifest
 }
 
@@ -99,8 +111,16 @@ fn golden_manifest() -> Manifest {
         time_us: 1_700_000_000_123_456,
         operators: BTreeMap::from([("groups".to_string(), aggregate), ("source".to_string(), source)]),
         finished: false,
+        inputs: BTreeMap::new(),
     };
-    let finished = JobCheckpoint { barrier: 40, commit: 16, time_us: 1_700_000_000_000_000, operators: BTreeMap::new(), finished: true };
+    let finished = JobCheckpoint {
+        barrier: 40,
+        commit: 16,
+        time_us: 1_700_000_000_000_000,
+        operators: BTreeMap::new(),
+        finished: true,
+        inputs: BTreeMap::new(),
+    };
     Manifest {
         number: 42,
         barrier: 41,
@@ -144,6 +164,10 @@ fn the_golden_manifests_open_and_are_what_is_written() {
     let bytes = std::fs::read(compat().join("v2/manifest")).unwrap();
     assert_eq!(Manifest::decode("manifest", &bytes).unwrap(), golden_manifest_2());
     assert_eq!(String::from_utf8(golden_manifest_2().encode().unwrap()), String::from_utf8(bytes));
+
+    let bytes = std::fs::read(compat().join("v3/manifest")).unwrap();
+    assert_eq!(Manifest::decode("manifest", &bytes).unwrap(), golden_manifest_3());
+    assert_eq!(String::from_utf8(golden_manifest_3().encode().unwrap()), String::from_utf8(bytes));
 }
 
 #[test]
@@ -261,6 +285,13 @@ fn make_golden_checkpoint() {
 #[ignore = "writes into tests/compat"]
 fn make_golden_manifest_2() {
     std::fs::write(compat().join("v2/manifest"), golden_manifest_2().encode().unwrap()).unwrap();
+}
+
+#[test]
+#[ignore = "writes into tests/compat"]
+fn make_golden_manifest_3() {
+    std::fs::create_dir_all(compat().join("v3")).unwrap();
+    std::fs::write(compat().join("v3/manifest"), golden_manifest_3().encode().unwrap()).unwrap();
 }
 
 /// To be run after all others that write into `tests/compat`.

@@ -239,7 +239,14 @@ impl Life {
         let image = (dir, made.files);
         let (part, _) =
             store_part(&self.store, &self.files, image, &self.tables_incarnation, StateBackendKind::RocksDb, self.tables.size(), barrier)?;
-        let job = JobCheckpoint { barrier, commit, time_us: 0, operators: BTreeMap::from([(UID.to_string(), operator)]), finished: false };
+        let job = JobCheckpoint {
+            barrier,
+            commit,
+            time_us: 0,
+            operators: BTreeMap::from([(UID.to_string(), operator)]),
+            finished: false,
+            inputs: BTreeMap::new(),
+        };
         self.manifest.barrier = barrier;
         self.manifest.jobs.insert(JOB, job);
         self.manifest.tables = Some(TablesCheckpoint { commit: made.seq, part });

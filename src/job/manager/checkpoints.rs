@@ -361,8 +361,8 @@ impl Manager {
         for (id, progress) in jobs {
             let finished = self.jobs.get(&id).and_then(|job| job.ends_at).is_some_and(|at| barrier.number >= at);
             let operators = progress.into_operators();
-            let checkpoint =
-                JobCheckpoint { barrier: barrier.number, commit: barrier.commit, time_us: barrier.time_us, operators, finished };
+            let Barrier { number, commit, time_us, .. } = *barrier;
+            let checkpoint = JobCheckpoint { barrier: number, commit, time_us, operators, finished, inputs: BTreeMap::new() };
             self.manifest.jobs.insert(id, checkpoint);
         }
         self.complete(Completed { barrier: barrier.number, jobs: members });

@@ -123,7 +123,9 @@ impl Manager {
     /// Stops a job for good, with what reads it.
     pub(super) fn stop_with(&mut self, id: ObjectId, error: Error) {
         let stopped = self.jobs.get(&id).map_or_else(String::new, |job| job.job.name.clone());
-        for member in self.with_readers(id) {
+        let members = self.with_readers(id);
+        self.keep_inputs(&members);
+        for member in members {
             self.checkpoint_lost(member, &error);
             self.leave_cohort(member);
             let Some(job) = self.jobs.get_mut(&member) else { continue };
@@ -161,6 +163,7 @@ impl Manager {
             }
         }
         self.groups.stale = true;
+        self.write_manifest_if_due();
         self.check_flushes();
     }
 

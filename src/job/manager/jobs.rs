@@ -76,6 +76,8 @@ pub(super) struct RunningJob {
     pub(super) finished_waiters: Vec<oneshot::Sender<Result<()>>>,
     /// The checkpoint that it is being restored from.
     pub(super) restoring: Option<JobCheckpoint>,
+    /// Whether the views that it reads have left that checkpoint behind: it is sent what has changed of them since.
+    pub(super) catches_up: bool,
     /// The next completed checkpoint that holds it may end it: all its input has ended before that barrier.
     pub(super) ends_at: Option<BarrierNumber>,
     /// Whether rows came since the last barrier.
@@ -231,6 +233,7 @@ impl Manager {
                 published,
                 finished_waiters: Vec::new(),
                 restoring: None,
+                catches_up: false,
                 ends_at: None,
                 source_metrics: Vec::new(),
                 created: false,
@@ -327,13 +330,6 @@ impl Manager {
     pub(super) fn group_of(&mut self, id: ObjectId) -> BTreeSet<ObjectId> {
         self.regroup();
         self.groups.of(id).cloned().unwrap_or_else(|| BTreeSet::from([id]))
-    }
-
-    /// Whether a job can only go on from its checkpoint, and not be built again: it reads what comes once, or has written outside.
-    pub(super) fn keeps_its_place(&self, id: ObjectId) -> bool {
-        use weir_sql::graph::NodeOp;
-        let scans = |node: &weir_sql::graph::Node| matches!(node.op, NodeOp::ConnectorScan { .. } | NodeOp::Sink);
-        self.jobs.get(&id).is_some_and(|job| job.graph.nodes.iter().any(scans))
     }
 
     /// Takes a dropped job out of everything. It takes part in no barrier that is made from here on, and whatever waits for it waits no more. Returns its

@@ -344,7 +344,8 @@ impl Manager {
             self.context.build.store.abandon(number);
         }
         // What is durable: what is in memory only may be gone after a crash. An older retained checkpoint needs more of the log than the newest one.
-        let positions = self.retained.iter().map(|manifest| manifest.log_position(|id| self.jobs.contains_key(&id)));
+        let reads_log = |id: ObjectId| self.jobs.get(&id).is_some_and(RunningJob::reads_log);
+        let positions = self.retained.iter().map(|manifest| manifest.log_position(reads_log));
         let mut needed = positions.clone().min().unwrap_or(0);
         if faults::is_planted(Fault::LogCutTooEarly) {
             needed = positions.max().unwrap_or(0);
@@ -356,7 +357,7 @@ impl Manager {
                 job.log_position = job.log_position.max(checkpoint.commit);
             }
             let stopped = job.state == JobState::Failed && checkpoint.is_none();
-            if job.state != JobState::Finished && !stopped {
+            if job.state != JobState::Finished && !stopped && job.reads_log() {
                 needed = needed.min(job.log_position);
             }
         }

@@ -67,6 +67,7 @@ impl Manager {
             let fits = checkpoint.is_some_and(|own| {
                 job.upstream.iter().all(|input| manifest.jobs.get(input).is_some_and(|input| input.barrier == own.barrier))
             });
+            let fits = fits || checkpoint.is_some_and(|own| self.can_catch_up(member, own));
             if !fits && self.keeps_its_place(member) {
                 return Err(not_now(format!("job \"{name}\" can't go back to checkpoint {barrier}"))
                     .with_detail("It was made later, and what it has read or written can't be read or written again.")

@@ -37,6 +37,15 @@ pub(super) struct Cohort {
     pub(super) members: BTreeSet<ObjectId>,
 }
 
+/// What a job is started with.
+enum Restore {
+    Nothing,
+    /// Its checkpoint, together with that of the views that it reads.
+    Whole(JobCheckpoint),
+    /// Its checkpoint, which the views that it reads have left behind.
+    Behind(JobCheckpoint),
+}
+
 impl Cohort {
     fn new(members: BTreeSet<ObjectId>) -> Cohort {
         Cohort { gate: watch::Sender::new(false), waiting: members.clone(), members }
@@ -62,7 +71,12 @@ impl Manager {
             if fits {
                 restorable.insert(id);
             }
-            builds.push((id, checkpoint.filter(|_| fits)));
+            let restore = match checkpoint {
+                Some(checkpoint) if fits => Restore::Whole(checkpoint),
+                Some(checkpoint) if self.can_catch_up(id, &checkpoint) => Restore::Behind(checkpoint),
+                _ => Restore::Nothing,
+            };
+            builds.push((id, restore));
         }
         self.cohorts.extend(self.joined(&restorable).into_iter().map(Cohort::new));
         for (id, restore) in builds {
@@ -111,7 +125,12 @@ impl Manager {
         self.want_barrier = true;
     }
 
-    fn build(&mut self, id: ObjectId, restore: Option<JobCheckpoint>) {
+    fn build(&mut self, id: ObjectId, restore: Restore) {
+        let catches_up = matches!(restore, Restore::Behind(_));
+        let restore = match restore {
+            Restore::Whole(checkpoint) | Restore::Behind(checkpoint) => Some(checkpoint),
+            Restore::Nothing => None,
+        };
         let run = self.next_run;
         self.next_run += 1;
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -121,6 +140,7 @@ impl Manager {
         job.state = JobState::Starting;
         self.context.build.committer.begin_run(id, job.completed, self.context.numbers.peek());
         job.restoring = restore;
+        job.catches_up = catches_up;
         let upstream = job.upstream.clone();
         // A stopped view has no subtasks to read from: until it is resumed, what reads it can't begin.
         let stopped = upstream.iter().filter_map(|input| self.jobs.get(input)).find(|other| other.state == JobState::Failed);
@@ -139,8 +159,8 @@ impl Manager {
 
     fn spawn_build(&mut self, id: ObjectId) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let (definition, graph, restore, parallelism, run) =
-            (job.job.clone(), job.graph.clone(), job.restoring.clone(), job.parallelism, job.run);
+        let (definition, graph, parallelism, run) = (job.job.clone(), job.graph.clone(), job.parallelism, job.run);
+        let (restore, catches_up) = (job.restoring.clone(), job.catches_up);
         let context = self.context.build.clone();
         let mut catalog = self.context.log.catalog();
         if let Some(origin) = definition.origin.as_ref().filter(|origin| !origin.names.is_empty()) {
@@ -159,7 +179,17 @@ impl Manager {
                     },
                     _ => None,
                 };
-                build::build(&context, &catalog, &definition, &graph, parallelism, &views, restore.as_ref(), start.as_ref(), run)
+                build::build(
+                    &context,
+                    &catalog,
+                    &definition,
+                    &graph,
+                    parallelism,
+                    &views,
+                    (restore.as_ref(), catches_up),
+                    start.as_ref(),
+                    run,
+                )
             }))
             .unwrap_or_else(|_| Err(Error::internal("building the job panicked")));
             let _ = sender.send(Event::Built { job: definition.id, run, built });
@@ -190,6 +220,8 @@ impl Manager {
     /// Connects the heads of a built job and starts its subtasks.
     fn launch(&mut self, id: ObjectId, built: BuiltJob) {
         let restored = self.jobs.get(&id).and_then(|job| job.restoring.clone());
+        // Whether it stands where the views that it reads stand, and begins together with them.
+        let joins = restored.is_some() && self.jobs.get(&id).is_some_and(|job| !job.catches_up);
         // A job without a checkpoint reads its inputs' rows as of the next barrier, which is made at once.
         let attach_barrier = self.context.numbers.peek();
         let attach_commit = self.context.log.end();
@@ -201,7 +233,7 @@ impl Manager {
         let seen = self.jobs.get(&id).map_or_else(BTreeMap::new, |job| job.seen.clone());
         let mut histories = Vec::new();
         let mut replaying = 0;
-        let live_from = Arc::new(AtomicU64::new(if restored.is_some() { 0 } else { u64::MAX }));
+        let live_from = Arc::new(AtomicU64::new(if joins { 0 } else { u64::MAX }));
         let result = (|| -> Result<()> {
             for subtask in built.subtasks {
                 let connected = match subtask.head {
@@ -244,13 +276,13 @@ impl Manager {
                         let (reader, attached) = oneshot::channel();
                         attachments.lock().push(Attachment {
                             // A restored reader stands at the same barrier as the view: it is there before the view's first row.
-                            barrier: if restored.is_some() { 0 } else { attach_barrier },
+                            barrier: if joins { 0 } else { attach_barrier },
                             edge: OutputEdge::detachable(sender),
-                            attached: restored.is_none().then_some(Attached { versions, reader }),
+                            attached: (!joins).then_some(Attached { versions, reader }),
                         });
                         let layout = handle.layout.clone();
                         let columns = projection.clone();
-                        let backfill = restored.is_none().then(|| ViewBackfill {
+                        let backfill = (!joins).then(|| ViewBackfill {
                             attached,
                             open: Box::new(move |snapshot| {
                                 Ok(match since {
@@ -283,7 +315,7 @@ impl Manager {
         }
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let gate = self.cohorts.iter().find(|cohort| cohort.members.contains(&id)).map(|cohort| cohort.gate.subscribe());
-        let gate = gate.filter(|_| restored.is_some());
+        let gate = gate.filter(|_| joins);
         let mut operators = Vec::new();
         let mut tasks = Vec::new();
         let started_us = self.context.clock.now_us();
@@ -335,7 +367,7 @@ impl Manager {
         if let Some(view) = self.context.views.read().get(&id) {
             view.begin_run(job.run, built.versions);
         }
-        if restored.is_some() {
+        if joins {
             // Nothing has to be caught up: it takes part from the first barrier after its cohort has begun.
             job.state = JobState::Starting;
             job.catching_up = 0;

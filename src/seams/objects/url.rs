@@ -43,6 +43,12 @@ impl ObjectUrl {
         path.to_str()?.strip_prefix("s3://")?.split_once('/')
     }
 
+    /// Whether this is `other`, or in it.
+    pub fn is_below(&self, other: &ObjectUrl) -> bool {
+        let rest = self.prefix.strip_prefix(&other.prefix);
+        self.bucket == other.bucket && rest.is_some_and(|rest| rest.is_empty() || other.prefix.is_empty() || rest.starts_with('/'))
+    }
+
     /// The key of what is called `name` below the prefix.
     pub fn key(&self, name: &str) -> String {
         if self.prefix.is_empty() { name.to_string() } else { format!("{}/{name}", self.prefix) }

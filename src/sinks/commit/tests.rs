@@ -10,7 +10,14 @@ const JOB: ObjectId = 7;
 
 fn checkpoint(barrier: BarrierNumber, commits: Vec<PendingCommit>) -> JobCheckpoint {
     let operator = OperatorCheckpoint { commits, ..OperatorCheckpoint::default() };
-    JobCheckpoint { barrier, commit: 0, time_us: 0, operators: BTreeMap::from([("sink".to_string(), operator)]), finished: false }
+    JobCheckpoint {
+        barrier,
+        commit: 0,
+        time_us: 0,
+        operators: BTreeMap::from([("sink".to_string(), operator)]),
+        finished: false,
+        inputs: BTreeMap::new(),
+    }
 }
 
 /// A file `.name` in `root` that holds its name, and its commit with the record `record`.

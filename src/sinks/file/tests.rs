@@ -100,7 +100,14 @@ fn recorded(root: &Path) -> Vec<i64> {
 
 fn checkpoint(barrier: BarrierNumber, commits: Vec<PendingCommit>) -> JobCheckpoint {
     let operator = OperatorCheckpoint { commits, ..OperatorCheckpoint::default() };
-    JobCheckpoint { barrier, commit: 0, time_us: 0, operators: BTreeMap::from([("sink".to_string(), operator)]), finished: false }
+    JobCheckpoint {
+        barrier,
+        commit: 0,
+        time_us: 0,
+        operators: BTreeMap::from([("sink".to_string(), operator)]),
+        finished: false,
+        inputs: BTreeMap::new(),
+    }
 }
 
 const CSV: [(&str, &str); 1] = [("format", "csv")];

@@ -124,6 +124,8 @@ async fn kills_and_weather_leave_savepoints_in_a_bucket_whole_or_absent() {
     {
         let session = server.connect().await;
         make(&session).await;
+        let (code, text) = refusal(&session, &format!("CREATE SAVEPOINT bad FOR totals AT '{}'", url("checkpoints/files/bad"))).await;
+        assert!(code == "22023" && text.contains("among the checkpoints"), "{text}");
         for (at, weather) in [Weather::Refused, Weather::Unavailable, Weather::Silent].into_iter().enumerate() {
             session.must("CREATE SAVEPOINT before FOR totals").await;
             let from_folder = format!("CREATE MATERIALIZED VIEW there FROM SAVEPOINT before AS {QUERY}");

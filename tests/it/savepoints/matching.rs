@@ -61,6 +61,9 @@ async fn a_sink_that_begins_with_another_query_takes_back_what_it_has_written() 
         let explained = verdicts(&session, &format!("EXPLAIN {create}")).await;
         assert!(explained.contains(&verdict(&format!("{name}/sink"), expected)), "{name}: {explained:?}");
         session.must(&create).await;
+        let again = create.replacen(&format!("CREATE SINK {name} "), "CREATE SINK again ", 1);
+        let (code, text) = refusal(&session, &again).await;
+        assert!(code == "0A000" && text.contains(&format!("\"{name}\" has begun with it")), "{text}");
         if expected == "reused" {
             session.must("CHECKPOINT").await;
             assert_eq!(lines(&out.path().join(name)).len(), written, "{name}: rows came again");

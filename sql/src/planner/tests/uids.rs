@@ -118,3 +118,28 @@ fn descriptors_do_not_depend_on_how_the_query_is_written() {
     let rows = &written[2];
     assert_eq!((rows.operator.as_str(), rows.key.len(), rows.value.len()), ("rows", 1, 2));
 }
+
+/// Over a UNION ALL an operator is described over each branch alone, as it is over that branch where there is no other.
+#[test]
+fn an_operator_over_branches_is_described_over_each() {
+    let over = |branches: &str| format!("SELECT auction, sum(price) AS s FROM ({branches}) AS t GROUP BY auction");
+    let derived = |branches: &str| {
+        let (graph, catalog) = (plan(&over(branches)), super::catalog());
+        let alone = crate::planner::derivations(&graph, &catalog).expect("they can be derived");
+        let mut of_branches = crate::planner::branch_derivations(&graph, &catalog).expect("they can be derived");
+        (alone["aggregate(auction)"].clone(), of_branches.remove("aggregate(auction)").unwrap_or_default())
+    };
+    let (bids, log) = ("SELECT auction, price FROM bids WHERE price > 3", "SELECT auction, price FROM log");
+    let nested = format!("SELECT auction, price FROM ({log} UNION ALL {bids}) AS n WHERE auction > 0");
+    let (of_bids, none) = derived(bids);
+    assert!(none.is_empty() && of_bids.sources == ["bids"], "{of_bids:?}");
+    let (both, branches) = derived(&format!("{log} UNION ALL {bids}"));
+    assert_eq!(both.sources, ["bids", "log"]);
+    assert_eq!(branches, [derived(log).0, of_bids.clone()]);
+    // A filter over several is one over each.
+    let (_, branches) = derived(&format!("{bids} UNION ALL {nested}"));
+    let sources: Vec<&[String]> = branches.iter().map(|branch| branch.sources.as_slice()).collect();
+    assert_eq!(sources, [["bids"], ["log"], ["bids"]]);
+    assert_eq!(branches[0], of_bids);
+    assert!(branches[2].relation != of_bids.relation && branches[2].key == of_bids.key, "{branches:?}");
+}

@@ -21,7 +21,8 @@ fn savepoint(created_us: i64) -> Savepoint {
         parallelism: 1,
         origin: None,
     };
-    let checkpoint = JobCheckpoint { barrier: 1, commit: 1, time_us: 0, operators: BTreeMap::new(), finished: false };
+    let checkpoint =
+        JobCheckpoint { barrier: 1, commit: 1, time_us: 0, operators: BTreeMap::new(), finished: false, inputs: BTreeMap::new() };
     let (name, operators) = ("sp".into(), BTreeMap::new());
     Savepoint { name, engine: 7, created_us, job, checkpoint, operators, result: None, ends_job: false, inputs: Vec::new(), tables: None }
 }

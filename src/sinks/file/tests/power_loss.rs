@@ -165,7 +165,7 @@ impl Life {
         if random.below(5) == 0 {
             return Ok(());
         }
-        let checkpoint = JobCheckpoint { barrier: number, commit: 0, time_us: 0, operators, finished: false };
+        let checkpoint = JobCheckpoint { barrier: number, commit: 0, time_us: 0, operators, finished: false, inputs: BTreeMap::new() };
         let manifest = Manifest {
             number: self.store.next_manifest_number(number + 1),
             barrier: number,
