@@ -67,7 +67,9 @@ impl Query {
                 let place = random.below(query.branches.len() as u64 + 1) as usize;
                 query.branches.insert(place, (source, random.below(CONDITIONS.len() as u64) as usize));
             }
-            1 if query.branches.len() > 1 => drop(query.branches.remove(at)),
+            1 if query.branches.len() > 1 => {
+                query.branches.remove(at);
+            }
             2 => query.branches.rotate_left(at),
             3 if query.aggregates.as_ref().is_some_and(|aggregates| aggregates.len() > 1) => {
                 query.aggregates.iter_mut().for_each(|aggregates| drop(aggregates.remove(0)));
