@@ -72,7 +72,9 @@ impl Query {
             }
             2 => query.branches.rotate_left(at),
             3 if query.aggregates.as_ref().is_some_and(|aggregates| aggregates.len() > 1) => {
-                query.aggregates.iter_mut().for_each(|aggregates| drop(aggregates.remove(0)));
+                if let Some(aggregates) = &mut query.aggregates {
+                    aggregates.remove(0);
+                }
             }
             _ => query.branches[at].1 = random.below(CONDITIONS.len() as u64) as usize,
         }
