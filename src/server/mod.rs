@@ -24,6 +24,7 @@ mod outgoing;
 pub mod pg;
 pub mod pg_catalog;
 mod planning;
+mod portal;
 pub mod prepared;
 pub mod query;
 pub mod savepoint;

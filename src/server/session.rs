@@ -328,15 +328,21 @@ impl Session {
         in_place(|| Binder::new(catalog, &settings).with_system_tables(&self.system).with_text(&parsed.text).bind_query(query))
     }
 
+    /// Errors with `25P02` in a block that has failed: nothing but its end is run.
+    pub fn check_block(&self) -> Result<()> {
+        if self.status() != TransactionStatus::Failed {
+            return Ok(());
+        }
+        let message = "current transaction is aborted, commands ignored until end of transaction block";
+        Err(Error::new(SqlState::IN_FAILED_SQL_TRANSACTION, message))
+    }
+
     /// Runs one statement with the values of its parameters. An error inside a transaction block fails the block.
     ///
     /// Errors with `0A000` where the result is no longer what the statement was described with.
     pub async fn execute(&mut self, parsed: &Parsed, arguments: &Arguments) -> Result<Reply> {
-        if self.status() == TransactionStatus::Failed && !matches!(parsed.statement, Statement::Rollback | Statement::Commit) {
-            return Err(Error::new(
-                SqlState::IN_FAILED_SQL_TRANSACTION,
-                "current transaction is aborted, commands ignored until end of transaction block",
-            ));
+        if !matches!(parsed.statement, Statement::Rollback | Statement::Commit) {
+            self.check_block()?;
         }
         self.deadline = self.timeout().map(|timeout| Instant::now() + timeout);
         let (deadline, interrupts) = (self.deadline, self.interrupts.clone());

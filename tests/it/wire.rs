@@ -4,7 +4,9 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 
+use crate::reference::Reference;
 use crate::server::{PATIENCE, Server, settings};
 
 /// A message from the server: its kind and what is in it.
@@ -23,7 +25,7 @@ impl Message {
 }
 
 /// A connection without a driver.
-pub struct Raw(TcpStream);
+pub struct Raw<S = TcpStream>(S);
 
 impl Raw {
     pub fn connect(address: SocketAddr) -> Raw {
@@ -35,9 +37,31 @@ impl Raw {
     /// A session that has begun.
     pub fn session(address: SocketAddr) -> Raw {
         let mut raw = Raw::connect(address);
-        raw.send(&startup(b"user\0weir\0database\0weir\0\0"));
-        assert_eq!(raw.ready().1, b'I');
+        raw.begin("weir");
         raw
+    }
+
+    /// The connection itself.
+    pub fn into_stream(self) -> TcpStream {
+        self.0
+    }
+}
+
+impl Raw<UnixStream> {
+    /// A session on a database of a real PostgreSQL.
+    pub fn on_reference(reference: &Reference, database: &str) -> Raw<UnixStream> {
+        let stream = UnixStream::connect(reference.socket_folder().join(".s.PGSQL.5432")).expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut raw = Raw(stream);
+        raw.begin(database);
+        raw
+    }
+}
+
+impl<S: Read + Write> Raw<S> {
+    fn begin(&mut self, database: &str) {
+        self.send(&startup(format!("user\0weir\0database\0{database}\0\0").as_bytes()));
+        assert_eq!(self.ready().1, b'I');
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
@@ -67,11 +91,6 @@ impl Raw {
         Ok(Some(Message { kind: head[0], body }))
     }
 
-    /// The connection itself.
-    pub fn into_stream(self) -> TcpStream {
-        self.0
-    }
-
     /// The messages up to the next ReadyForQuery, and where the session stands with transactions.
     pub fn ready(&mut self) -> (Vec<Message>, u8) {
         let mut messages = Vec::new();
@@ -91,6 +110,7 @@ impl Raw {
         let shown = messages.iter().filter_map(|message| match message.kind {
             b'C' => Some(text(&message.body)),
             b'D' => Some(text(&message.body[6..])),
+            b's' => Some("suspended".into()),
             b'E' => Some(message.field(b'C').expect("an error has a code")),
             b'N' => Some(format!("notice {}", message.field(b'C').expect("a notice has a code"))),
             _ => None,
@@ -99,7 +119,7 @@ impl Raw {
     }
 
     /// The one error that comes back, after which the connection is closed.
-    fn sent_away(mut self, sent: &[u8]) -> Message {
+    pub fn sent_away(mut self, sent: &[u8]) -> Message {
         self.send(sent);
         let error = self.next().expect("an error");
         assert_eq!(error.kind, b'E', "{error:?}");
