@@ -214,35 +214,44 @@ impl Connection {
             client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse::new())).await?;
             return Ok(());
         }
-        // Several statements in one message are one transaction, as in PostgreSQL. FLUSH and the like wait for what is committed, and a query over a view that
-        // the message creates needs it to run: messages with these are not.
-        let creates = statements.iter().any(|parsed| creates_job(&parsed.statement));
-        let implicit = statements.len() > 1
-            && statements.iter().all(|parsed| fits_transaction(&parsed.statement, creates))
-            && self.session.lock().await.status() == TransactionStatus::Idle;
-        let control = |statement| Parsed { statement, text: String::new(), offset: 0 };
-        if implicit {
-            self.execute(&control(Statement::Begin("BEGIN")), &Arguments::default(), &mut interruption).await.map_err(wire_error)?;
-        }
         let mut result = Ok(());
-        for parsed in &statements {
-            result = self.run_one(client, parsed, &mut interruption).await;
+        for (at, parsed) in statements.iter().enumerate() {
+            let following = &statements[at + 1..];
+            let is_read = following.iter().any(|parsed| matches!(parsed.statement, Statement::Query(_)));
+            let is_alone = runs_alone(&parsed.statement).is_some() || creates_job(&parsed.statement) && is_read;
+            result = self.run_part(client, parsed, is_alone, !following.is_empty(), &mut interruption).await;
             if result.is_err() {
                 break;
             }
         }
-        if implicit {
-            let end = if result.is_ok() { Statement::Commit } else { Statement::Rollback };
-            // A cancel request of before was for the statements; this one only ends what they began.
-            let ended = self.execute(&control(end), &Arguments::default(), &mut self.asking.interruption()).await;
-            if ended.is_err() {
-                self.session.lock().await.abandon_block();
-            }
-            if result.is_ok() {
-                ended.map_err(wire_error)?;
-            }
+        let ended = self.end_pipeline().await.map_err(wire_error);
+        self.send_notices(client).await?;
+        result.and(ended)
+    }
+
+    /// Runs one statement of a message. What stands in one message is one transaction, as in PostgreSQL, up to a BEGIN, which takes it over, or a COMMIT or
+    /// ROLLBACK; and up to a statement that runs alone: FLUSH and the like wait for what is committed, and a view that the message may read later has to run
+    /// then.
+    async fn run_part<C>(
+        &self,
+        client: &mut C,
+        parsed: &Parsed,
+        is_alone: bool,
+        is_followed: bool,
+        interruption: &mut Interruption,
+    ) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        if is_alone {
+            self.end_pipeline().await.map_err(wire_error)?;
+            self.send_notices(client).await?;
+        } else {
+            self.session.lock().await.enter_pipeline(&parsed.statement, is_followed).map_err(wire_error)?;
         }
-        result
+        self.run_one(client, parsed, interruption).await
     }
 
     /// Answers a message that reads the system catalog only. False where it is another.
@@ -362,15 +371,6 @@ pub(super) fn row_tag(tag: &str, count: usize) -> String {
 /// Whether a statement starts a job.
 fn creates_job(statement: &Statement) -> bool {
     matches!(statement, Statement::CreateMaterializedView { .. } | Statement::CreateSink { .. })
-}
-
-/// Whether a statement can be a part of a transaction that its message makes; `creates` says that the message starts jobs.
-fn fits_transaction(statement: &Statement, creates: bool) -> bool {
-    match statement {
-        Statement::Begin(_) | Statement::Commit | Statement::Rollback => false,
-        Statement::Query(_) => !creates,
-        statement => runs_alone(statement).is_none(),
-    }
 }
 
 /// `error` with its position in the whole message rather than in the statement.

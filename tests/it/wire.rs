@@ -363,3 +363,75 @@ async fn a_session_begins_with_a_whole_packet_and_a_user() {
     let (messages, _) = raw.ready();
     assert_eq!((messages[0].kind, messages[0].field(b'V').as_deref()), (b'N', Some("WARNING")));
 }
+
+/// What messages of several statements give, the same on every system.
+fn several_statements<S: Read + Write>(raw: &mut Raw<S>) -> Vec<String> {
+    let mut answers = Vec::new();
+    let mut ask = |sql: &str| answers.push(format!("{sql}: {}", raw.ask(&[query(sql.as_bytes())])));
+    ask("CREATE TABLE t (a INT PRIMARY KEY)");
+    let rows = "SELECT coalesce(sum(a), 0) FROM t";
+    // What comes before a BEGIN goes into its block, and is undone with it.
+    ask("INSERT INTO t VALUES (1); BEGIN; INSERT INTO t VALUES (2); ROLLBACK; INSERT INTO t VALUES (4)");
+    ask(rows);
+    ask("INSERT INTO t VALUES (8); BEGIN; INSERT INTO t VALUES (16); COMMIT; INSERT INTO t VALUES (32); SELECT 1 / 0");
+    ask(rows);
+    ask("INSERT INTO t VALUES (64); BEGIN; SELECT 1 / 0; COMMIT");
+    ask("ROLLBACK");
+    ask(rows);
+    ask("INSERT INTO t VALUES (64); BEGIN; INSERT INTO t VALUES (128)");
+    ask("INSERT INTO t VALUES (256); COMMIT; INSERT INTO t VALUES (512); SELECT 1 / 0");
+    ask(rows);
+    // COMMIT and ROLLBACK without a block end what came before them.
+    ask("INSERT INTO t VALUES (1024); COMMIT; INSERT INTO t VALUES (2048); SELECT 1 / 0");
+    ask(rows);
+    ask("INSERT INTO t VALUES (2048); ROLLBACK; INSERT INTO t VALUES (4096)");
+    ask(rows);
+    ask("BEGIN; INSERT INTO t VALUES (8192); COMMIT; BEGIN; INSERT INTO t VALUES (16384); ROLLBACK; SELECT a FROM t WHERE a > 8000");
+    ask("START TRANSACTION; INSERT INTO t VALUES (1)");
+    ask("BEGIN; INSERT INTO t VALUES (3); COMMIT; SELECT 5");
+    ask(rows);
+    ask("SELECT 1; COMMIT; SELECT 2");
+    ask("DROP TABLE t");
+    answers
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_of_several_statements_is_one_transaction_up_to_what_ends_it() {
+    let server = Server::start(&settings(&[]));
+    let answers = several_statements(&mut Raw::session(server.address()));
+    assert!(
+        answers[1].ends_with("INSERT 0 1, BEGIN, INSERT 0 1, ROLLBACK, INSERT 0 1, I") && answers[2].ends_with(": 4, SELECT 1, I"),
+        "{answers:?}"
+    );
+    match Reference::start() {
+        Ok(reference) => {
+            drop(reference.database("several").await);
+            assert_eq!(answers, several_statements(&mut Raw::on_reference(&reference, "several")));
+        }
+        Err(reason) => crate::run::skip("messages of several statements on PostgreSQL", &reason),
+    }
+    // What runs by itself commits what comes before it, and only that.
+    let mut raw = Raw::session(server.address());
+    let mut ask = |sql: &str| raw.ask(&[query(sql.as_bytes())]);
+    ask("CREATE TABLE t (a INT PRIMARY KEY); CREATE MATERIALIZED VIEW v AS SELECT sum(a) AS s FROM t");
+    assert_eq!(
+        ask(
+            "INSERT INTO t VALUES (1); INSERT INTO t VALUES (2); FLUSH; SELECT s FROM v; INSERT INTO t VALUES (4); INSERT INTO t VALUES (4)"
+        ),
+        "INSERT 0 1, INSERT 0 1, FLUSH, 3, SELECT 1, INSERT 0 1, 23505, I"
+    );
+    assert_eq!(ask("FLUSH; SELECT s FROM v"), "FLUSH, 3, SELECT 1, I");
+    assert_eq!(ask("INSERT INTO t VALUES (8); INSERT INTO t VALUES (1); FLUSH"), "INSERT 0 1, 23505, I");
+    // A query over a view that the message creates; one that can't be made is an error of its own statement.
+    assert_eq!(
+        ask(
+            "INSERT INTO t VALUES (8); CREATE MATERIALIZED VIEW w AS SELECT max(a) AS m FROM t; SELECT m FROM w; INSERT INTO t VALUES (16); SELECT 1 / 0"
+        ),
+        "INSERT 0 1, CREATE MATERIALIZED VIEW, 8, SELECT 1, INSERT 0 1, 22012, I"
+    );
+    assert_eq!(
+        ask("INSERT INTO t VALUES (32); CREATE MATERIALIZED VIEW x AS SELECT 1 / (a - 8) AS q FROM t; SELECT q FROM x"),
+        "INSERT 0 1, 22012, I"
+    );
+    assert_eq!(ask("SELECT sum(a) FROM t"), "43, SELECT 1, I");
+}
