@@ -136,8 +136,8 @@ pub(super) fn runs_alone(statement: &Statement) -> Option<&'static str> {
     })
 }
 
-/// How often a query is bound at most because views were replaced meanwhile.
-const MOST_ATTEMPTS: usize = 10;
+/// How often a statement is bound at most because views were replaced meanwhile.
+pub(super) const MOST_ATTEMPTS: usize = 10;
 
 /// Session variables that clients set and that have a meaning, or none, here: name, default, description.
 const VARIABLES: &[(&str, &str, &str)] = &[
@@ -457,9 +457,14 @@ impl Session {
                     let result = self.query(&catalog, parsed, arguments).await;
                     attempts += 1;
                     // A view was replaced after the query was bound: over the new one it has its answer.
-                    let is_overtaken =
-                        |error: &Error| *error.code() == SqlState::UNDEFINED_TABLE && !Arc::ptr_eq(&catalog, &self.catalog());
-                    if !result.as_ref().is_err_and(is_overtaken) || attempts == MOST_ATTEMPTS {
+                    let is_gone = |error: &Error| *error.code() == SqlState::UNDEFINED_TABLE;
+                    if !result.as_ref().is_err_and(is_gone) || attempts == MOST_ATTEMPTS {
+                        break result;
+                    }
+                    if let Some(block) = &mut self.block {
+                        block.transaction.begin_statement()?;
+                    }
+                    if Arc::ptr_eq(&catalog, &self.catalog()) {
                         break result;
                     }
                 };
