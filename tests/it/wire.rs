@@ -435,3 +435,30 @@ async fn a_message_of_several_statements_is_one_transaction_up_to_what_ends_it()
     );
     assert_eq!(ask("SELECT sum(a) FROM t"), "43, SELECT 1, I");
 }
+
+/// What a DROP with CASCADE says, the same on every system.
+fn dropped<S: Read + Write>(raw: &mut Raw<S>) -> Vec<String> {
+    let mut said = Vec::new();
+    for views in ["", "CREATE VIEW v AS SELECT a FROM t", "CREATE VIEW v AS SELECT a FROM t; CREATE VIEW w AS SELECT a FROM v"] {
+        raw.ask(&[query(format!("CREATE TABLE t (a INT); {views}").as_bytes())]);
+        raw.send(&query(b"DROP TABLE t CASCADE"));
+        let (messages, _) = raw.ready();
+        let notices = messages.iter().filter(|message| message.kind == b'N');
+        said.extend(notices.map(|notice| format!("{:?} {:?} {:?}", notice.field(b'S'), notice.field(b'M'), notice.field(b'D'))));
+    }
+    said
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cascade_says_what_it_takes_along() {
+    let server = Server::start(&settings(&[]));
+    let said = dropped(&mut Raw::session(server.address()));
+    assert_eq!(said.len(), 2, "{said:?}");
+    match Reference::start() {
+        Ok(reference) => {
+            drop(reference.database("dropped").await);
+            assert_eq!(said, dropped(&mut Raw::on_reference(&reference, "dropped")));
+        }
+        Err(reason) => crate::run::skip("CASCADE on PostgreSQL", &reason),
+    }
+}
