@@ -227,10 +227,11 @@ impl Session {
                 };
                 let mut count = 0;
                 let mut rows = self.runner.run(&plan, &cut, &self.system).await?;
-                let mut moved = Vec::new();
+                let (mut moved, held) = (Vec::new(), self.runner.reserve("MovedRows"));
                 while let Some(batch) = rows.next().await {
                     let batch = batch.map_err(from_datafusion)?;
                     if moves_keys {
+                        held.try_grow(batch.get_array_memory_size()).map_err(from_datafusion)?;
                         moved.push(batch);
                         continue;
                     }

@@ -27,6 +27,7 @@ mod planning;
 mod portal;
 pub mod prepared;
 pub mod query;
+mod query_memory;
 pub mod savepoint;
 pub mod session;
 pub mod system;
