@@ -58,6 +58,9 @@ use crate::state::StateSnapshot;
 const SCAN_ROWS: usize = 8192;
 /// Batches of a result that are made before the client asks for them.
 const READY_BATCHES: usize = 2;
+/// How often, and how long each time, a query that is run again waits for what its first try held.
+const MOST_PAUSES: usize = 200;
+const PAUSE: Duration = Duration::from_millis(5);
 /// A sort keeps this part of the queries' memory for merging what it has spilled: one in so many.
 const MERGE_SHARE: usize = 16;
 /// The same where the memory is short.
@@ -303,6 +306,14 @@ impl QueryRunner {
                 {
                     Ok(again) => {
                         physical = again;
+                        // The first try's tasks let go of their memory when they are taken down, which is beside this one.
+                        let pool = &frugal.runtime_env().memory_pool;
+                        for _ in 0..MOST_PAUSES {
+                            if pool.reserved() == 0 {
+                                break;
+                            }
+                            tokio::time::sleep(PAUSE).await;
+                        }
                         rows = execute_stream(physical.clone(), frugal.task_ctx())?;
                         first = rows.next().await;
                     }
