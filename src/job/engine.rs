@@ -53,6 +53,9 @@ const DEAD_LETTERS: &str = "bad";
 /// Batch queries may hold this part of the memory: one in so many.
 pub const QUERY_SHARE: usize = 5;
 
+/// The folder in the scratch folder that has what batch queries spill.
+const SPILLED: &str = "queries";
+
 /// How long a reader waits before it looks again for a view whose CREATE is committed.
 const VIEW_POLL: Duration = Duration::from_millis(2);
 
@@ -304,6 +307,13 @@ impl Engine {
         &self.memory
     }
 
+    /// The folder for what batch queries spill. It is empty after a start.
+    pub fn query_scratch(&self) -> Result<PathBuf> {
+        let folder = self.build.scratch.join(SPILLED);
+        self.files.create_dir(&folder)?;
+        Ok(folder)
+    }
+
     /// The settings in force.
     pub fn settings(&self) -> Settings {
         self.settings.read().clone()
@@ -523,8 +533,8 @@ impl Engine {
                 return Ok(handle.clone());
             }
             let Some(object) = self.catalog().get_id(id).cloned() else {
-                let created = transaction.and_then(|transaction| transaction.catalog().get_id(id).cloned());
-                return Err(match created {
+                // What stands in its catalog may have been dropped since its statement began.
+                return Err(match transaction.and_then(|transaction| transaction.created(id)) {
                     Some(object) => Error::new(
                         SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
                         format!("{} \"{}\" cannot be read in the transaction that creates it", object.kind(), object.name()),

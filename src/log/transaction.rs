@@ -117,6 +117,14 @@ impl Transaction {
         Ok(())
     }
 
+    /// The object `id`, where this transaction creates it.
+    pub fn created(&self, id: ObjectId) -> Option<&Object> {
+        self.catalog_changes.iter().find_map(|change| match change {
+            CatalogChange::Create(object) if object.id() == id => Some(object),
+            _ => None,
+        })
+    }
+
     /// The newest catalog, with its own changes. Errors where they do not fit it.
     pub fn latest_catalog(&self) -> Result<Arc<Catalog>> {
         let catalog = self.tables.catalog();

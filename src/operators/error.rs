@@ -24,6 +24,11 @@ pub fn not_there(what: &str) -> Error {
     )
 }
 
+/// Whether `error` says that a query may not hold so much in memory.
+pub fn is_out_of_memory(error: &DataFusionError) -> bool {
+    *convert(error).code() == SqlState::OUT_OF_MEMORY
+}
+
 fn convert(error: &DataFusionError) -> Error {
     match error {
         DataFusionError::ArrowError(error, _) => convert_arrow(error),
@@ -33,7 +38,7 @@ fn convert(error: &DataFusionError) -> Error {
         DataFusionError::Collection(errors) => {
             errors.first().map_or_else(|| Error::internal("an empty collection of errors was reported"), convert)
         }
-        DataFusionError::IoError(error) => Error::io("read or write", error),
+        DataFusionError::IoError(error) => convert_io(error),
         DataFusionError::SQL(error, _) => Error::new(SqlState::SYNTAX_ERROR, lower_first(&error.to_string())),
         DataFusionError::NotImplemented(message) => Error::unsupported(lower_first(message)),
         DataFusionError::Plan(message) | DataFusionError::Configuration(message) => {
@@ -48,7 +53,9 @@ fn convert(error: &DataFusionError) -> Error {
             Error::new(code, lower_first(&error.to_string()))
         }
         DataFusionError::Execution(message) => convert_execution(message),
-        DataFusionError::ResourcesExhausted(message) => Error::new(SqlState::OUT_OF_MEMORY, lower_first(message)),
+        DataFusionError::ResourcesExhausted(message) => Error::new(SqlState::OUT_OF_MEMORY, "out of memory for queries")
+            .with_detail(sentence(message))
+            .with_hint("Queries have a part of the setting \"memory\". Raise it, or join, sort or keep fewer rows or columns at a time."),
         DataFusionError::Internal(message) => Error::internal(lower_first(message)),
         other => Error::internal(lower_first(&other.to_string())),
     }
@@ -63,6 +70,18 @@ fn convert_external(error: &(dyn std::error::Error + 'static)) -> Error {
         convert_arrow(error)
     } else {
         Error::internal(lower_first(&error.to_string()))
+    }
+}
+
+/// What the disk said may have been wrapped several times on its way.
+fn convert_io(error: &std::io::Error) -> Error {
+    match error.get_ref() {
+        Some(inner) if inner.is::<Error>() || inner.is::<DataFusionError>() || inner.is::<ArrowError>() => convert_external(inner),
+        Some(inner) => match inner.downcast_ref::<std::io::Error>() {
+            Some(inner) => convert_io(inner),
+            None => Error::io("read or write", error),
+        },
+        None => Error::io("read or write", error),
     }
 }
 
@@ -96,7 +115,7 @@ fn convert_arrow(error: &ArrowError) -> Error {
         ArrowError::MemoryError(message) => Error::new(SqlState::OUT_OF_MEMORY, lower_first(message)),
         ArrowError::NotYetImplemented(message) => Error::unsupported(lower_first(message)),
         ArrowError::ExternalError(error) => convert_external(error.as_ref()),
-        ArrowError::IoError(_, error) => Error::io("read or write", error),
+        ArrowError::IoError(_, error) => convert_io(error),
         other => Error::internal(lower_first(&other.to_string())),
     }
 }
@@ -201,6 +220,17 @@ mod tests {
         ] {
             assert_eq!(*from_arrow(error).code(), code);
         }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_from_other_trouble() {
+        let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let wrapped = std::io::Error::other(DataFusionError::IoError(std::io::Error::other(full())));
+        for error in [DataFusionError::IoError(full()), DataFusionError::IoError(wrapped)] {
+            assert_eq!(*from_datafusion(error).code(), SqlState::DISK_FULL);
+        }
+        assert_eq!(*from_arrow(ArrowError::IoError("it".into(), full())).code(), SqlState::DISK_FULL);
+        assert_eq!(*from_datafusion(DataFusionError::IoError(std::io::Error::other("it"))).code(), SqlState::IO_ERROR);
     }
 
     #[test]

@@ -28,6 +28,8 @@ const LEAST_WRITTEN_AHEAD_BYTES: usize = 1 << 20;
 const MOST_KEPT_BYTES: usize = 4 << 20;
 /// The state tag of a view's rows.
 const ROWS: u8 = 0;
+/// Rows are read in batches of about as many bytes, as they are kept, at most.
+const BATCH_BYTES: usize = 4 << 20;
 /// Key group and state tag in front of every key.
 const PREFIX_BYTES: usize = 3;
 
@@ -424,25 +426,47 @@ pub struct RowReader {
     snapshot: std::sync::Arc<dyn StateSnapshot>,
     /// Where the next read begins; `None` at the end.
     from: Option<Vec<u8>>,
+    /// How often the row there was given before.
+    given: i64,
 }
 
 impl RowReader {
     /// Reads all rows of `snapshot`.
     pub fn new(layout: std::sync::Arc<RowLayout>, snapshot: std::sync::Arc<dyn StateSnapshot>) -> RowReader {
-        RowReader { layout, snapshot, from: Some(Vec::new()) }
+        RowReader { layout, snapshot, from: Some(Vec::new()), given: 0 }
     }
 
-    /// The next rows, about `max_rows`; `None` at the end.
+    /// The next rows, `max_rows` at most and fewer where they are wide; `None` at the end.
     pub fn next_batch(&mut self, max_rows: usize) -> Result<Option<RecordBatch>> {
         let Some(from) = self.from.take() else { return Ok(None) };
         let mut entries: Vec<(Box<[u8]>, Box<[u8]>)> = Vec::new();
+        let (mut rows, mut bytes) = (0, 0);
         for entry in self.snapshot.iter(&from, &[]) {
-            let entry = entry?;
-            if entries.len() == max_rows {
-                self.from = Some(entry.0.into_vec());
+            let (key, mut value) = entry?;
+            if rows >= max_rows || bytes >= BATCH_BYTES {
+                self.from = Some(key.into_vec());
                 break;
             }
-            entries.push(entry);
+            let row_bytes = key.len() + value.len();
+            if self.layout.key.is_some() {
+                (rows, bytes) = (rows + 1, bytes + row_bytes);
+                entries.push((key, value));
+                continue;
+            }
+            // A row may stand any number of times.
+            let left = decode_count(&value)? - std::mem::take(&mut self.given);
+            let most = (max_rows - rows).min((BATCH_BYTES - bytes).div_ceil(row_bytes.max(1)));
+            let times = usize::try_from(left).unwrap_or(0).min(most);
+            if times < usize::try_from(left).unwrap_or(0) {
+                self.given = decode_count(&value)? - left + times as i64;
+                self.from = Some(key.to_vec());
+            }
+            value = encode_count(times as i64).into();
+            (rows, bytes) = (rows + times, bytes + times * row_bytes);
+            entries.push((key, value));
+            if self.from.is_some() {
+                break;
+            }
         }
         if entries.is_empty() {
             return Ok(None);

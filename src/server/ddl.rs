@@ -436,6 +436,9 @@ impl Session {
                 catalog.drop_order(*id).into_iter().filter(|other| ids.contains(other) && !ordered.contains(other)).collect::<Vec<_>>(),
             );
         }
+        if cascade {
+            notices.extend(cascade_notice(catalog, names, &ordered));
+        }
         Ok(PlannedDdl {
             tag: tag.into(),
             changes: ordered.into_iter().map(CatalogChange::Drop).collect(),
@@ -506,6 +509,21 @@ impl PlannedDdl {
         let change = CatalogChange::Create(Object::Job(job.clone()));
         let new = NewJob { job: Arc::new(job), graph: Arc::new(graph), catalog: Arc::default() };
         PlannedDdl { tag: tag.into(), changes: vec![change], new_job: Some(new), notices: Vec::new() }
+    }
+}
+
+/// What CASCADE says of the objects in `dropped`, each behind what reads it, that were not named.
+fn cascade_notice(catalog: &Catalog, named: &[String], dropped: &[ObjectId]) -> Option<Notice> {
+    let objects = dropped.iter().rev().filter_map(|id| catalog.get_id(*id));
+    let others = objects.filter(|object| !named.iter().any(|name| name == object.name()) && !object.name().starts_with(UPGRADE_PREFIX));
+    let lines: Vec<String> = others.map(|object| format!("drop cascades to {} {}", object.kind(), object.name())).collect();
+    match lines.as_slice() {
+        [] => None,
+        [line] => Some(Notice::told(line.clone())),
+        lines => {
+            let notice = Notice::told(format!("drop cascades to {} other objects", lines.len()));
+            Some(Notice { message: notice.message.with_detail(lines.join("\n")), ..notice })
+        }
     }
 }
 

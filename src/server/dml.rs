@@ -14,7 +14,8 @@ use weir_sql::statement::{Assignment, Parsed, Statement};
 
 use super::prepared::Arguments;
 use super::query::table_with_row_keys;
-use super::session::{Reply, Session, parameter_list};
+use super::session::{MOST_ATTEMPTS, Reply, Session, parameter_list};
+use crate::job::engine::ReadCut;
 use crate::log::{ROW_KEY_COLUMN, Transaction};
 use crate::operators::error::{from_arrow, from_datafusion};
 use crate::sources::file::dead_letters;
@@ -41,16 +42,42 @@ enum BoundDml {
     },
 }
 
+/// What came of a statement.
+enum Applied {
+    /// It is done; the command tag.
+    Done(String),
+    /// What it reads has gone since it was bound. Nothing is done.
+    Gone(Error),
+}
+
 impl Session {
     /// Runs an INSERT, UPDATE or DELETE: at once, or as a part of the block that it stands in.
     pub(super) async fn dml(&mut self, parsed: &Parsed, arguments: &Arguments) -> Result<Reply> {
-        let catalog = self.catalog();
-        if let Statement::Insert { table, .. } = &parsed.statement
-            && matches!(catalog.get(table).map(Arc::as_ref), Some(Object::ConnectorTable(_)))
-        {
-            return self.insert_job(parsed).await;
+        for attempt in 1.. {
+            let catalog = self.catalog();
+            if let Statement::Insert { table, .. } = &parsed.statement
+                && matches!(catalog.get(table).map(Arc::as_ref), Some(Object::ConnectorTable(_)))
+            {
+                return self.insert_job(parsed).await;
+            }
+            match self.try_dml(&catalog, parsed, arguments).await? {
+                Applied::Done(tag) => return Ok(Reply::Command(tag)),
+                Applied::Gone(error) => {
+                    // A view that it reads was replaced after it was bound: over the new one it has its answer.
+                    if let Some(block) = &mut self.block {
+                        block.transaction.begin_statement()?;
+                    }
+                    if attempt == MOST_ATTEMPTS || Arc::ptr_eq(&catalog, &self.catalog()) {
+                        return Err(error);
+                    }
+                }
+            }
         }
-        let bound = self.plan_dml(&catalog, parsed, arguments).await?;
+        Err(Error::internal("a statement was tried without end"))
+    }
+
+    async fn try_dml(&mut self, catalog: &Arc<Catalog>, parsed: &Parsed, arguments: &Arguments) -> Result<Applied> {
+        let bound = self.plan_dml(catalog, parsed, arguments).await?;
         let table_id = match &bound {
             BoundDml::Insert { table, .. } | BoundDml::Change { table, .. } => table.id,
             BoundDml::Settle { table, alias, selection } => return self.settle(table, alias, selection.clone(), arguments).await,
@@ -61,7 +88,7 @@ impl Session {
             let result = self.apply(&mut block.transaction, bound, arguments).await;
             self.block = Some(block);
             self.block_is_out = false;
-            return result.map(Reply::Command);
+            return result;
         }
         // Outside a block, statements on one table run one after another. A key that another transaction took meanwhile is found at the next try.
         let _statement = self.engine.tables().lock(table_id).await;
@@ -70,16 +97,27 @@ impl Session {
             let mut transaction = self.engine.tables().begin()?;
             let this = match bound.take() {
                 Some(bound) => bound,
-                None => self.plan_dml(&catalog, parsed, arguments).await?,
+                None => self.plan_dml(catalog, parsed, arguments).await?,
             };
-            let tag = self.apply(&mut transaction, this, arguments).await?;
+            let applied = self.apply(&mut transaction, this, arguments).await?;
+            if matches!(applied, Applied::Gone(_)) {
+                return Ok(applied);
+            }
             match self.commit(transaction, Vec::new()).await {
-                Ok(_) => return Ok(Reply::Command(tag)),
+                Ok(_) => return Ok(applied),
                 Err(error) if *error.code() == SqlState::SERIALIZATION_FAILURE && attempt < 10 => {}
                 Err(error) => return Err(error),
             }
         }
         Err(Error::internal("a statement was tried without end"))
+    }
+
+    /// The cut that `plan` reads, or why something that it reads is not there.
+    async fn cut_of(&self, plan: &LogicalPlan, transaction: &Transaction) -> Result<std::result::Result<ReadCut, Error>> {
+        match self.runner.cut(plan, Some(transaction), std::time::Duration::from_secs(86_400)).await {
+            Err(error) if *error.code() == SqlState::UNDEFINED_TABLE => Ok(Err(error)),
+            cut => cut.map(Ok),
+        }
     }
 
     /// The types of the parameters of an INSERT, UPDATE or DELETE.
@@ -167,12 +205,15 @@ impl Session {
         }
     }
 
-    /// Puts a statement's changes into `transaction`. Returns the command tag.
-    async fn apply(&self, transaction: &mut Transaction, bound: BoundDml, arguments: &Arguments) -> Result<String> {
+    /// Puts a statement's changes into `transaction`.
+    async fn apply(&self, transaction: &mut Transaction, bound: BoundDml, arguments: &Arguments) -> Result<Applied> {
         match bound {
             BoundDml::Insert { table, plan, .. } => {
                 let plan = arguments.put_into(plan)?;
-                let cut = self.runner.cut(&plan, Some(transaction), std::time::Duration::from_secs(86_400)).await?;
+                let cut = match self.cut_of(&plan, transaction).await? {
+                    Ok(cut) => cut,
+                    Err(gone) => return Ok(Applied::Gone(gone)),
+                };
                 let mut count = 0;
                 // What is read does not change by what is written meanwhile: the cut is of one moment.
                 let mut rows = self.runner.run(&plan, &cut, &self.system).await?;
@@ -180,7 +221,7 @@ impl Session {
                     let batch = batch.map_err(from_datafusion)?;
                     count += transaction.insert(&table, &as_table(&table, batch.columns().to_vec(), batch.num_rows())?)?;
                 }
-                Ok(format!("INSERT 0 {count}"))
+                Ok(Applied::Done(format!("INSERT 0 {count}")))
             }
             BoundDml::Settle { .. } => Err(Error::internal("bad records are no part of a transaction")),
             BoundDml::Change { table, alias, selection, values } => {
@@ -203,13 +244,17 @@ impl Session {
                 let plan = builder.project(exprs).and_then(LogicalPlanBuilder::build).map_err(bind_error)?;
                 let plan = arguments.put_into(plan)?;
                 // Subqueries may read other tables and views.
-                let cut = self.runner.cut(&plan, Some(transaction), std::time::Duration::from_secs(86_400)).await?;
+                let cut = match self.cut_of(&plan, transaction).await? {
+                    Ok(cut) => cut,
+                    Err(gone) => return Ok(Applied::Gone(gone)),
+                };
                 let mut count = 0;
                 let mut rows = self.runner.run(&plan, &cut, &self.system).await?;
-                let mut moved = Vec::new();
+                let (mut moved, held) = (Vec::new(), self.runner.reserve("MovedRows"));
                 while let Some(batch) = rows.next().await {
                     let batch = batch.map_err(from_datafusion)?;
                     if moves_keys {
+                        held.try_grow(batch.get_array_memory_size()).map_err(from_datafusion)?;
                         moved.push(batch);
                         continue;
                     }
@@ -221,7 +266,7 @@ impl Session {
                     drop(moved);
                     count += change_rows(transaction, &table, &all, updates)?;
                 }
-                Ok(format!("{} {count}", if updates { "UPDATE" } else { "DELETE" }))
+                Ok(Applied::Done(format!("{} {count}", if updates { "UPDATE" } else { "DELETE" })))
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Values on the wire: columns to text and binary as PostgreSQL prints and sends them, and parameters back.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use arrow::datatypes::{
@@ -110,18 +111,16 @@ pub fn fields(columns: &[Column], format: &Format) -> Vec<FieldInfo> {
         .collect()
 }
 
-/// The rows of a batch as messages. `formats` has one entry a column.
-pub fn rows(batch: &RecordBatch, formats: &[FieldFormat]) -> Result<Vec<DataRow>> {
+/// The rows of a batch as messages, each made when it is asked for. `formats` has one entry a column.
+pub fn rows(batch: RecordBatch, formats: Arc<[FieldFormat]>) -> impl Iterator<Item = Result<DataRow>> + Send {
     let mut scratch = String::new();
-    (0..batch.num_rows())
-        .map(|row| {
-            let mut data = BytesMut::with_capacity(batch.num_columns() * 16);
-            for (column, format) in batch.columns().iter().zip(formats) {
-                put(&mut data, column, row, *format, &mut scratch)?;
-            }
-            Ok(DataRow::new(data, batch.num_columns() as i16))
-        })
-        .collect()
+    (0..batch.num_rows()).map(move |row| {
+        let mut data = BytesMut::with_capacity(batch.num_columns() * 16);
+        for (column, format) in batch.columns().iter().zip(formats.iter()) {
+            put(&mut data, column, row, *format, &mut scratch)?;
+        }
+        Ok(DataRow::new(data, batch.num_columns() as i16))
+    })
 }
 
 /// Length and bytes of one value.

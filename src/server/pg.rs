@@ -15,14 +15,14 @@ use pgwire::api::auth::{
 use pgwire::api::cancel::CancelHandler;
 use pgwire::api::portal::{Format, Portal};
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_for_query};
-use pgwire::api::results::{DescribePortalResponse, DescribeStatementResponse, FieldFormat, FieldInfo, QueryResponse, Response, Tag};
+use pgwire::api::results::{DescribePortalResponse, DescribeStatementResponse, FieldFormat, FieldInfo, Response};
 use pgwire::api::stmt::{QueryParser, StoredStatement};
 use pgwire::api::store::PortalStore;
-use pgwire::api::{ClientInfo, ClientPortalStore, DEFAULT_NAME, PgWireConnectionState, PidSecretKeyGenerator, Type};
+use pgwire::api::{ClientInfo, ClientPortalStore, PgWireConnectionState, PidSecretKeyGenerator, Type};
 use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
 use pgwire::messages::cancel::CancelRequest;
 use pgwire::messages::data::RowDescription;
-use pgwire::messages::extendedquery::Sync as WireSync;
+use pgwire::messages::extendedquery::{Execute, Sync as WireSync};
 use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus as WireStatus};
 use pgwire::messages::simplequery::Query;
 use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
@@ -40,12 +40,12 @@ use crate::operators::error::{from_datafusion, told};
 
 /// One client's connection.
 pub(super) struct Connection {
-    session: tokio::sync::Mutex<Session>,
+    pub(super) session: tokio::sync::Mutex<Session>,
     /// Asks its statements to end, or itself.
     pub asking: Asking,
     /// Whether something comes after the Execute under way and before the next Sync.
     is_followed: AtomicBool,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     clients: Arc<Clients>,
 }
 
@@ -147,7 +147,7 @@ impl CancelHandler for ConnectionRef {
 
 impl Connection {
     /// Runs a statement of the extended protocol.
-    async fn execute_extended(&self, parsed: &Parsed, arguments: &Arguments, interruption: &mut Interruption) -> Result<Reply> {
+    pub(super) async fn execute_extended(&self, parsed: &Parsed, arguments: &Arguments, interruption: &mut Interruption) -> Result<Reply> {
         let is_followed = self.is_followed.load(Ordering::Relaxed);
         self.session.lock().await.enter_pipeline(&parsed.statement, is_followed)?;
         self.execute(parsed, arguments, interruption).await
@@ -214,35 +214,44 @@ impl Connection {
             client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse::new())).await?;
             return Ok(());
         }
-        // Several statements in one message are one transaction, as in PostgreSQL. FLUSH and the like wait for what is committed, and a query over a view that
-        // the message creates needs it to run: messages with these are not.
-        let creates = statements.iter().any(|parsed| creates_job(&parsed.statement));
-        let implicit = statements.len() > 1
-            && statements.iter().all(|parsed| fits_transaction(&parsed.statement, creates))
-            && self.session.lock().await.status() == TransactionStatus::Idle;
-        let control = |statement| Parsed { statement, text: String::new(), offset: 0 };
-        if implicit {
-            self.execute(&control(Statement::Begin("BEGIN")), &Arguments::default(), &mut interruption).await.map_err(wire_error)?;
-        }
         let mut result = Ok(());
-        for parsed in &statements {
-            result = self.run_one(client, parsed, &mut interruption).await;
+        for (at, parsed) in statements.iter().enumerate() {
+            let following = &statements[at + 1..];
+            let is_read = following.iter().any(|parsed| matches!(parsed.statement, Statement::Query(_)));
+            let is_alone = runs_alone(&parsed.statement).is_some() || creates_job(&parsed.statement) && is_read;
+            result = self.run_part(client, parsed, is_alone, !following.is_empty(), &mut interruption).await;
             if result.is_err() {
                 break;
             }
         }
-        if implicit {
-            let end = if result.is_ok() { Statement::Commit } else { Statement::Rollback };
-            // A cancel request of before was for the statements; this one only ends what they began.
-            let ended = self.execute(&control(end), &Arguments::default(), &mut self.asking.interruption()).await;
-            if ended.is_err() {
-                self.session.lock().await.abandon_block();
-            }
-            if result.is_ok() {
-                ended.map_err(wire_error)?;
-            }
+        let ended = self.end_pipeline().await.map_err(wire_error);
+        self.send_notices(client).await?;
+        result.and(ended)
+    }
+
+    /// Runs one statement of a message. What stands in one message is one transaction, as in PostgreSQL, up to a BEGIN, which takes it over, or a COMMIT or
+    /// ROLLBACK; and up to a statement that runs alone: FLUSH and the like wait for what is committed, and a view that the message may read later has to run
+    /// then.
+    async fn run_part<C>(
+        &self,
+        client: &mut C,
+        parsed: &Parsed,
+        is_alone: bool,
+        is_followed: bool,
+        interruption: &mut Interruption,
+    ) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        if is_alone {
+            self.end_pipeline().await.map_err(wire_error)?;
+            self.send_notices(client).await?;
+        } else {
+            self.session.lock().await.enter_pipeline(&parsed.statement, is_followed).map_err(wire_error)?;
         }
-        result
+        self.run_one(client, parsed, interruption).await
     }
 
     /// Answers a message that reads the system catalog only. False where it is another.
@@ -254,6 +263,7 @@ impl Connection {
     {
         let (catalog, facts) = self.catalog_facts(client).await;
         let Some(answer) = self.shared.pg_catalog.with_session(facts).try_query(script, &catalog).await else { return Ok(false) };
+        let answer = self.session.lock().await.check_block().and(answer);
         match answer {
             Ok(rows) => {
                 self.send_rows(client, rows, 0, &mut self.asking.interruption()).await?;
@@ -267,7 +277,7 @@ impl Connection {
     }
 
     /// What catalog queries need to know of the session.
-    async fn catalog_facts<C: ClientInfo>(&self, client: &C) -> (Arc<weir_catalog::Catalog>, SessionFacts) {
+    pub(super) async fn catalog_facts<C: ClientInfo>(&self, client: &C) -> (Arc<weir_catalog::Catalog>, SessionFacts) {
         let session = self.session.lock().await;
         let user = client.metadata().get("user").cloned().unwrap_or_else(|| "weir".into());
         let (process_id, _) = client.pid_and_secret_key();
@@ -293,7 +303,7 @@ impl Connection {
     }
 
     /// Sends what the last statement had to say besides its result.
-    async fn send_notices<C>(&self, client: &mut C) -> PgWireResult<()>
+    pub(super) async fn send_notices<C>(&self, client: &mut C) -> PgWireResult<()>
     where
         C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
         C::Error: Debug,
@@ -318,7 +328,7 @@ impl Connection {
         let fields = encode::fields(&columns, &Format::UnifiedText);
         let description = RowDescription::new(fields.iter().map(Into::into).collect());
         client.feed(PgWireBackendMessage::RowDescription(description)).await?;
-        let formats = vec![FieldFormat::Text; columns.len()];
+        let formats: Arc<[FieldFormat]> = vec![FieldFormat::Text; columns.len()].into();
         let mut count = 0;
         loop {
             let batch = tokio::select! {
@@ -330,15 +340,21 @@ impl Connection {
                 batch = stream.next() => batch,
             };
             let Some(batch) = batch else { break };
-            let rows = batch.map_err(from_datafusion).and_then(|batch| encode::rows(&batch, &formats));
-            let rows = match rows {
-                Ok(rows) => rows,
+            let rows = match batch {
+                Ok(batch) => encode::rows(batch, formats.clone()),
                 Err(error) => {
                     self.session.lock().await.fail_block();
-                    return Err(at(error));
+                    return Err(at(from_datafusion(error)));
                 }
             };
             for row in rows {
+                let row = match row {
+                    Ok(row) => row,
+                    Err(error) => {
+                        self.session.lock().await.fail_block();
+                        return Err(at(error));
+                    }
+                };
                 count += 1;
                 client.feed(PgWireBackendMessage::DataRow(row)).await?;
             }
@@ -348,22 +364,13 @@ impl Connection {
     }
 }
 
-fn row_tag(tag: &str, count: usize) -> String {
+pub(super) fn row_tag(tag: &str, count: usize) -> String {
     if tag == "SELECT" { format!("SELECT {count}") } else { tag.to_string() }
 }
 
 /// Whether a statement starts a job.
 fn creates_job(statement: &Statement) -> bool {
     matches!(statement, Statement::CreateMaterializedView { .. } | Statement::CreateSink { .. })
-}
-
-/// Whether a statement can be a part of a transaction that its message makes; `creates` says that the message starts jobs.
-fn fits_transaction(statement: &Statement, creates: bool) -> bool {
-    match statement {
-        Statement::Begin(_) | Statement::Commit | Statement::Rollback => false,
-        Statement::Query(_) => !creates,
-        statement => runs_alone(statement).is_none(),
-    }
 }
 
 /// `error` with its position in the whole message rather than in the statement.
@@ -406,6 +413,7 @@ impl SimpleQueryHandler for ConnectionRef {
         // A pipeline without its Sync.
         self.0.end_pipeline().await.map_err(wire_error)?;
         let result = self.0.run_script(client, &query.query).await;
+        self.0.drop_ended_portals(client).await;
         let status = self.0.wire_status().await;
         client.set_transaction_status(status);
         result?;
@@ -428,12 +436,13 @@ impl SimpleQueryHandler for ConnectionRef {
 /// A statement that was prepared.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    statement: PreparedStatement,
-    described: Arc<Described>,
+    pub(super) statement: PreparedStatement,
+    pub(super) described: Arc<Described>,
 }
 
+/// What there is to run.
 #[derive(Clone, Debug)]
-enum PreparedStatement {
+pub(super) enum PreparedStatement {
     Session(Arc<Parsed>),
     /// Reads the system catalog only.
     Catalog(Arc<str>),
@@ -532,7 +541,7 @@ impl ExtendedQueryHandler for ConnectionRef {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        check_formats(target)?;
+        check_formats(target).map_err(wire_error)?;
         Ok(DescribePortalResponse::new(encode::fields(&target.statement.statement.described.columns, &target.result_column_format)))
     }
 
@@ -544,8 +553,8 @@ impl ExtendedQueryHandler for ConnectionRef {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        client.portal_store().rm_portal(DEFAULT_NAME);
         let ended = self.0.end_pipeline().await;
+        self.0.drop_ended_portals(client).await;
         self.0.send_notices(client).await?;
         if let Err(error) = ended {
             if *error.code() == SqlState::ADMIN_SHUTDOWN {
@@ -559,95 +568,40 @@ impl ExtendedQueryHandler for ConnectionRef {
         send_ready_for_query(client, status).await
     }
 
-    async fn do_query<C>(&self, client: &mut C, portal: &Portal<Prepared>, _max_rows: usize) -> PgWireResult<Response>
+    async fn on_execute<C>(&self, client: &mut C, message: Execute) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
         C::PortalStore: PortalStore<Statement = Prepared>,
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        check_formats(portal)?;
-        let statement = &portal.statement.statement;
-        let values = match encode::parameters(portal, &statement.described.parameters) {
-            Ok(values) => values,
-            Err(error) => {
-                self.0.session.lock().await.fail_block();
-                return Err(wire_error(error));
-            }
-        };
-        let mut interruption = self.0.asking.interruption();
-        let reply = match &statement.statement {
-            PreparedStatement::Session(parsed) => {
-                let arguments = Arguments::new(values, statement.described.clone());
-                self.0.execute_extended(parsed, &arguments, &mut interruption).await
-            }
-            PreparedStatement::Catalog(sql) => {
-                let (catalog, facts) = self.0.catalog_facts(client).await;
-                let answer = self.0.shared.pg_catalog.with_session(facts).try_query_with(sql, &values, &catalog).await;
-                let answer = answer.unwrap_or_else(|| Err(Error::internal("a catalog query was taken for another")));
-                if answer.is_err() {
-                    self.0.session.lock().await.fail_block();
-                }
-                answer.map(Reply::Rows)
-            }
-        };
-        let status = self.0.wire_status().await;
-        client.set_transaction_status(status);
-        self.0.send_notices(client).await?;
-        match reply.map_err(wire_error)? {
-            Reply::Command(tag) => Ok(match tag.as_str() {
-                "BEGIN" | "START TRANSACTION" => Response::TransactionStart(Tag::new(&tag)),
-                "COMMIT" | "ROLLBACK" => Response::TransactionEnd(Tag::new(&tag)),
-                _ => Response::Execution(Tag::new(&tag)),
-            }),
-            Reply::Rows(RowStream { columns, stream, tag }) => {
-                let fields = Arc::new(encode::fields(&columns, &portal.result_column_format));
-                let formats: Vec<FieldFormat> = fields.iter().map(FieldInfo::format).collect();
-                let rows = stream.flat_map(move |batch| {
-                    let rows = batch.map_err(from_datafusion).and_then(|batch| encode::rows(&batch, &formats));
-                    futures::stream::iter(match rows {
-                        Ok(rows) => rows.into_iter().map(Ok).collect::<Vec<_>>(),
-                        Err(error) => vec![Err(wire_error(error))],
-                    })
-                });
-                // What interrupts a statement ends its rows too.
-                let connection = self.0.clone();
-                let rows = futures::stream::unfold((Box::pin(rows), Some(interruption)), move |(mut rows, interruption)| {
-                    let connection = connection.clone();
-                    async move {
-                        let mut interruption = interruption?;
-                        let row = tokio::select! {
-                            biased;
-                            error = interruption.wanted() => Err(wire_error(error)),
-                            row = rows.next() => row?,
-                        };
-                        match row {
-                            Ok(row) => Some((Ok(row), (rows, Some(interruption)))),
-                            Err(error) => {
-                                // An error among the rows fails the block as one before them does.
-                                connection.session.lock().await.fail_block();
-                                Some((Err(error), (rows, None)))
-                            }
-                        }
-                    }
-                });
-                let mut response = QueryResponse::new(fields, rows);
-                response.set_command_tag(tag);
-                Ok(Response::Query(response))
-            }
-        }
+        client.set_state(PgWireConnectionState::QueryInProgress);
+        self.0.execute_portal(client, &message).await?;
+        client.set_state(PgWireConnectionState::ReadyForQuery);
+        Ok(())
+    }
+
+    async fn do_query<C>(&self, _client: &mut C, _portal: &Portal<Prepared>, _max_rows: usize) -> PgWireResult<Response>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        // `on_execute` sends results as they come and does not ask for this.
+        Err(wire_error(Error::internal("a portal was taken for another")))
     }
 }
 
 /// A result format for each column, one for all, or none.
-fn check_formats(portal: &Portal<Prepared>) -> PgWireResult<()> {
+pub(super) fn check_formats(portal: &Portal<Prepared>) -> Result<()> {
     let columns = portal.statement.statement.described.columns.len();
     if let Format::Individual(formats) = &portal.result_column_format
         && formats.len() < columns
     {
         let code = SqlState::parse("08P01").unwrap_or(SqlState::SYNTAX_ERROR);
         let message = format!("bind message has {} result formats but query has {columns} columns", formats.len());
-        return Err(wire_error(Error::new(code, message)));
+        return Err(Error::new(code, message));
     }
     Ok(())
 }

@@ -15,7 +15,8 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::DefaultTableSource;
 use datafusion::error::{DataFusionError, Result as DataFusionResult};
-use datafusion::execution::memory_pool::{FairSpillPool, MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, TaskContext};
@@ -26,12 +27,11 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_optimizer::projection_pushdown::ProjectionPushdown;
-use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::{FilterExec, FilterExecBuilder};
 use datafusion::physical_plan::projection::remove_unnecessary_projections;
 use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
-use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::physical_plan::{EmptyRecordBatchStream, ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
 use futures::StreamExt;
 use tokio::runtime::{Builder, Runtime};
@@ -40,76 +40,35 @@ use weir_catalog::{ChangelogMode, ConnectorTable, Error, JobKind, Object, Object
 use weir_sql::binder::{CatalogSource, SystemSource, optimize_batch};
 
 use super::lookup::KeyFilter;
+use super::query_memory::{FRUGAL_ROWS, QueryMemory, bounded};
 use super::system::SystemTables;
 use crate::job::Engine;
 use crate::job::engine::{QUERY_SHARE, ReadCut, STACK_BYTES};
 use crate::job::stored_state::StoredState;
 use crate::log::{ScanOptions, TablesSnapshot, Transaction};
-use crate::operators::error::{from_arrow, from_datafusion};
+use crate::operators::error::{from_arrow, from_datafusion, is_out_of_memory};
 use crate::operators::materialize::{RowLayout, RowReader};
 use crate::seams::files::FilesRef;
 use crate::seams::spawn::{JoinHandle, Spawner};
 use crate::sources::file::dead_letters;
 use crate::sources::{SourceEvent, connector};
 use crate::state::StateSnapshot;
-use crate::state::memory_pool::Charge;
 
 /// Rows of a batch that a scan gives.
 const SCAN_ROWS: usize = 8192;
 /// Batches of a result that are made before the client asks for them.
 const READY_BATCHES: usize = 2;
-
-/// The memory of batch queries: bounded among themselves, and counted in the engine's pool.
-#[derive(Debug)]
-struct QueryMemory {
-    queries: FairSpillPool,
-    counted: Charge,
-}
-
-impl std::fmt::Display for QueryMemory {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(self.name())
-    }
-}
-
-impl MemoryPool for QueryMemory {
-    fn name(&self) -> &str {
-        "queries"
-    }
-
-    fn register(&self, consumer: &MemoryConsumer) {
-        self.queries.register(consumer);
-    }
-
-    fn unregister(&self, consumer: &MemoryConsumer) {
-        self.queries.unregister(consumer);
-    }
-
-    fn grow(&self, reservation: &MemoryReservation, additional: usize) {
-        self.queries.grow(reservation, additional);
-        self.counted.add(additional);
-    }
-
-    fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
-        // Counted no more before another query can have it: else it would be counted twice for a moment.
-        self.counted.subtract(shrink);
-        self.queries.shrink(reservation, shrink);
-    }
-
-    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> datafusion::error::Result<()> {
-        self.queries.try_grow(reservation, additional)?;
-        self.counted.add(additional);
-        Ok(())
-    }
-
-    fn reserved(&self) -> usize {
-        self.queries.reserved()
-    }
-
-    fn memory_limit(&self) -> MemoryLimit {
-        self.queries.memory_limit()
-    }
-}
+/// How often, and how long each time, a query that is run again waits for what its first try held.
+const MOST_PAUSES: usize = 200;
+const PAUSE: Duration = Duration::from_millis(5);
+/// A sort keeps this part of the queries' memory for merging what it has spilled: one in so many.
+const MERGE_SHARE: usize = 16;
+/// The same where the memory is short.
+const FRUGAL_MERGE_SHARE: usize = 256;
+/// Files that it merges at a time.
+const MOST_MERGED_FILES: usize = 16;
+/// The most that it keeps for that, bytes.
+const MOST_MERGE_BYTES: usize = 10 << 20;
 
 /// The threads on which batch queries are planned and run. A batch that is dear to make holds up one of them, never the connections: whoever cancels its
 /// query has the answer at once, and the query ends with that batch.
@@ -222,6 +181,8 @@ pub struct QueryRunner {
     state: SessionState,
     /// As `state`, for plans in which nothing is dealt out.
     undealt: SessionState,
+    /// As `state`, for queries that the memory is too short for otherwise: what can't go to disk is done in another way, in small batches.
+    frugal: SessionState,
     threads: Arc<QueryThreads>,
 }
 
@@ -229,15 +190,24 @@ impl QueryRunner {
     /// A runner whose queries may hold a fifth of the engine's memory; they spill to disk beyond that.
     pub fn new(engine: Arc<Engine>) -> Result<QueryRunner> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let memory = engine.settings().memory / QUERY_SHARE;
         // Dealing a scan's batches out in turn has shown two readers of one partition under nested cross joins; what is grouped or joined is dealt out by hash.
-        let mut config = SessionConfig::new().with_target_partitions(cores).with_batch_size(SCAN_ROWS).with_round_robin_repartition(false);
+        let mut config = SessionConfig::new()
+            .with_target_partitions(cores)
+            .with_batch_size(SCAN_ROWS)
+            .with_round_robin_repartition(false)
+            .with_sort_spill_reservation_bytes((memory / MERGE_SHARE).min(MOST_MERGE_BYTES));
         // A logical plan knows that `a IS TRUE` is never NULL, a physical one does not; that is no error.
         config.options_mut().execution.skip_physical_aggregate_schema_check = true;
+        let mut disk = DiskManagerBuilder::default()
+            .with_mode(DiskManagerMode::Directories(vec![engine.query_scratch()?]))
+            // The disk itself is the limit, with an error of its own.
+            .with_max_temp_directory_size(u64::MAX);
+        // A merge of all files at a time takes what others need.
+        disk.set_max_spill_merge_fan_in(MOST_MERGED_FILES);
         let runtime = RuntimeEnvBuilder::new()
-            .with_memory_pool(Arc::new(QueryMemory {
-                queries: FairSpillPool::new(engine.settings().memory / QUERY_SHARE),
-                counted: engine.memory().charge(),
-            }))
+            .with_memory_pool(Arc::new(QueryMemory::new(memory, engine.memory().charge())))
+            .with_disk_manager_builder(disk)
             .build_arc()
             .map_err(from_datafusion)?;
         // What moves filters once more, after the optimiser of logical plans, makes one of two that stand one over the other: the upper one then fails on rows
@@ -253,9 +223,19 @@ impl QueryRunner {
             .with_default_features()
             .with_physical_optimizer_rules(rules.collect())
             .build();
-        let undealt =
-            SessionStateBuilder::new_from_existing(state.clone()).with_config(state.config().clone().with_target_partitions(1)).build();
-        Ok(QueryRunner { engine, state, undealt, threads: Arc::new(QueryThreads::new()?) })
+        let with = |config: SessionConfig| SessionStateBuilder::new_from_existing(state.clone()).with_config(config).build();
+        let undealt = with(state.config().clone().with_target_partitions(1));
+        // Joins by sorting are dealt out, so that there are two partitions at least.
+        let mut config = state.config().clone().with_target_partitions(2).with_batch_size(FRUGAL_ROWS);
+        config = config.with_sort_spill_reservation_bytes((memory / FRUGAL_MERGE_SHARE).min(MOST_MERGE_BYTES));
+        config.options_mut().optimizer.prefer_hash_join = false;
+        let frugal = with(config);
+        Ok(QueryRunner { engine, state, undealt, frugal, threads: Arc::new(QueryThreads::new()?) })
+    }
+
+    /// Counts what a statement holds itself of a query's rows.
+    pub fn reserve(&self, what: &str) -> MemoryReservation {
+        MemoryConsumer::new(what).register(&self.state.runtime_env().memory_pool)
     }
 
     /// The cut that `plan` reads: all views in it as of one barrier.
@@ -297,6 +277,8 @@ impl QueryRunner {
     }
 
     /// Plans `plan` and starts it, on the runtime that this is called on.
+    ///
+    /// Where the memory is too short for it before it has given a row, it is started once more in a way that needs less.
     async fn start(&self, plan: LogicalPlan) -> Result<SendableRecordBatchStream> {
         let plan = optimize_batch(plan)?;
         let physical = match self.state.query_planner().create_physical_plan(&plan, &self.state).await {
@@ -306,18 +288,48 @@ impl QueryRunner {
                 self.state.query_planner().create_physical_plan(&plan, &self.undealt).await.map_err(|_| from_datafusion(error))?
             }
         };
-        let physical = cooperative(physical)?;
-        let mut rows = execute_stream(physical, self.state.task_ctx()).map_err(from_datafusion)?;
+        let mut physical = bounded(physical, false)?;
+        let mut rows = execute_stream(physical.clone(), self.state.task_ctx()).map_err(from_datafusion)?;
         let mut forwarding = RecordBatchReceiverStreamBuilder::new(rows.schema(), READY_BATCHES);
-        let forwarded = forwarding.tx();
+        let (forwarded, frugal) = (forwarding.tx(), self.frugal.clone());
         forwarding.spawn(async move {
-            while let Some(batch) = rows.next().await {
+            let mut first = rows.next().await;
+            if matches!(&first, Some(Err(error)) if is_out_of_memory(error)) {
+                drop(rows);
+                // Of a plan that can't be made so the first error is told.
+                match frugal
+                    .query_planner()
+                    .create_physical_plan(&plan, &frugal)
+                    .await
+                    .map_err(from_datafusion)
+                    .and_then(|plan| bounded(plan, true))
+                {
+                    Ok(again) => {
+                        physical = again;
+                        // The first try's tasks let go of their memory when they are taken down, which is beside this one.
+                        let pool = &frugal.runtime_env().memory_pool;
+                        for _ in 0..MOST_PAUSES {
+                            if pool.reserved() == 0 {
+                                break;
+                            }
+                            tokio::time::sleep(PAUSE).await;
+                        }
+                        rows = execute_stream(physical.clone(), frugal.task_ctx())?;
+                        first = rows.next().await;
+                    }
+                    Err(_) => rows = Box::pin(EmptyRecordBatchStream::new(physical.schema())),
+                }
+            }
+            while let Some(batch) = first {
                 // Whoever is not there any more has dropped the stream, and with it this task.
                 let is_last = batch.is_err();
                 if forwarded.send(batch).await.is_err() || is_last {
                     break;
                 }
+                first = rows.next().await;
             }
+            // What the plan counts is held until here.
+            drop(physical);
             Ok(())
         });
         Ok(forwarding.build())
@@ -371,22 +383,6 @@ impl QueryRunner {
             }
         }
     }
-}
-
-/// `plan` with its joins giving way now and then: one batch of input can give any number of rows, and a query that never waits can't be cancelled.
-fn cooperative(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-    let is_join = |plan: &Arc<dyn ExecutionPlan>| {
-        matches!(plan.name(), "CrossJoinExec" | "NestedLoopJoinExec" | "HashJoinExec" | "SortMergeJoinExec" | "PiecewiseMergeJoinExec")
-    };
-    plan.transform_up(|node| {
-        Ok(if is_join(&node) {
-            Transformed::yes(Arc::new(CooperativeExec::new(node)) as Arc<dyn ExecutionPlan>)
-        } else {
-            Transformed::no(node)
-        })
-    })
-    .map(|transformed| transformed.data)
-    .map_err(from_datafusion)
 }
 
 fn external(error: Error) -> DataFusionError {

@@ -136,8 +136,8 @@ pub(super) fn runs_alone(statement: &Statement) -> Option<&'static str> {
     })
 }
 
-/// How often a query is bound at most because views were replaced meanwhile.
-const MOST_ATTEMPTS: usize = 10;
+/// How often a statement is bound at most because views were replaced meanwhile.
+pub(super) const MOST_ATTEMPTS: usize = 10;
 
 /// Session variables that clients set and that have a meaning, or none, here: name, default, description.
 const VARIABLES: &[(&str, &str, &str)] = &[
@@ -328,15 +328,21 @@ impl Session {
         in_place(|| Binder::new(catalog, &settings).with_system_tables(&self.system).with_text(&parsed.text).bind_query(query))
     }
 
+    /// Errors with `25P02` in a block that has failed: nothing but its end is run.
+    pub fn check_block(&self) -> Result<()> {
+        if self.status() != TransactionStatus::Failed {
+            return Ok(());
+        }
+        let message = "current transaction is aborted, commands ignored until end of transaction block";
+        Err(Error::new(SqlState::IN_FAILED_SQL_TRANSACTION, message))
+    }
+
     /// Runs one statement with the values of its parameters. An error inside a transaction block fails the block.
     ///
     /// Errors with `0A000` where the result is no longer what the statement was described with.
     pub async fn execute(&mut self, parsed: &Parsed, arguments: &Arguments) -> Result<Reply> {
-        if self.status() == TransactionStatus::Failed && !matches!(parsed.statement, Statement::Rollback | Statement::Commit) {
-            return Err(Error::new(
-                SqlState::IN_FAILED_SQL_TRANSACTION,
-                "current transaction is aborted, commands ignored until end of transaction block",
-            ));
+        if !matches!(parsed.statement, Statement::Rollback | Statement::Commit) {
+            self.check_block()?;
         }
         self.deadline = self.timeout().map(|timeout| Instant::now() + timeout);
         let (deadline, interrupts) = (self.deadline, self.interrupts.clone());
@@ -451,9 +457,14 @@ impl Session {
                     let result = self.query(&catalog, parsed, arguments).await;
                     attempts += 1;
                     // A view was replaced after the query was bound: over the new one it has its answer.
-                    let is_overtaken =
-                        |error: &Error| *error.code() == SqlState::UNDEFINED_TABLE && !Arc::ptr_eq(&catalog, &self.catalog());
-                    if !result.as_ref().is_err_and(is_overtaken) || attempts == MOST_ATTEMPTS {
+                    let is_gone = |error: &Error| *error.code() == SqlState::UNDEFINED_TABLE;
+                    if !result.as_ref().is_err_and(is_gone) || attempts == MOST_ATTEMPTS {
+                        break result;
+                    }
+                    if let Some(block) = &mut self.block {
+                        block.transaction.begin_statement()?;
+                    }
+                    if Arc::ptr_eq(&catalog, &self.catalog()) {
                         break result;
                     }
                 };

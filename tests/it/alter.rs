@@ -182,6 +182,55 @@ async fn what_reads_a_changed_view_goes_on_over_it() {
     run::say(&format!("alter: {statements} statements over a view and its readers meanwhile"));
 }
 
+/// Statements that change rows by what a view holds, for as long as they are wanted, each alone or in a block. Returns how many there were.
+async fn change_by_view(session: Session, wanted: Arc<AtomicBool>, in_block: bool) -> usize {
+    let table = if in_block { "in_block" } else { "alone" };
+    let statements = [
+        format!("INSERT INTO {table} SELECT max(n) FROM m"),
+        format!("UPDATE {table} SET n = (SELECT min(n) FROM m)"),
+        format!("DELETE FROM {table} WHERE n NOT IN (SELECT n FROM m)"),
+    ];
+    let mut count = 0;
+    while wanted.load(Ordering::SeqCst) {
+        for statement in &statements {
+            if in_block {
+                session.must("BEGIN").await;
+            }
+            session.must(statement).await;
+            if in_block {
+                session.must("COMMIT").await;
+            }
+            count += 1;
+        }
+    }
+    count
+}
+
+/// They read the view of before or that of after, and find one of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_are_changed_by_a_view_that_is_being_replaced() {
+    let server = Server::start(&settings(&[("parallelism", "1")]));
+    let session = server.connect().await;
+    session.must("CREATE TABLE t (n BIGINT); CREATE TABLE alone (n BIGINT); CREATE TABLE in_block (n BIGINT)").await;
+    session.must("INSERT INTO t VALUES (1), (2), (3)").await;
+    session.must("CREATE MATERIALIZED VIEW m AS SELECT n FROM t").await;
+    let wanted = Arc::new(AtomicBool::new(true));
+    let mut changing = Vec::new();
+    for in_block in [false, true] {
+        changing.push(tokio::spawn(change_by_view(server.connect().await, wanted.clone(), in_block)));
+    }
+    for round in 0..run::rounds(12, 200) {
+        session.must(&format!("ALTER MATERIALIZED VIEW m ALLOW NON RESTORED STATE AS SELECT n + {} AS n FROM t", round % 2)).await;
+        assert!(changing.iter().all(|changing| !changing.is_finished()), "a statement has failed");
+    }
+    wanted.store(false, Ordering::SeqCst);
+    let mut count = 0;
+    for changing in changing {
+        count += changing.await.expect("all statements are done");
+    }
+    run::say(&format!("alter: {count} statements that change rows by a view meanwhile"));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_that_readers_could_not_follow_is_refused() {
     let out = tempfile::tempdir().expect("a folder");

@@ -82,7 +82,10 @@ async fn a_view_whose_creation_is_cancelled_is_there_or_is_not() {
     let scratch = server.data_dir().join("scratch");
     let names = || -> Vec<String> {
         let entries = std::fs::read_dir(&scratch).expect("the scratch folder");
-        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).filter(|name| name != "tables").collect()
+        entries
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+            .filter(|name| name != "tables" && name != "queries")
+            .collect()
     };
     let deadline = Instant::now() + PATIENCE;
     while !names().is_empty() {

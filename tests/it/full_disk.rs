@@ -8,16 +8,18 @@ use std::time::{Duration, Instant};
 use crate::run;
 use crate::server::{PATIENCE, Server, Session, describe, settings, sql_state};
 
-/// Unmounted when dropped.
-struct SmallDisk(PathBuf);
+/// A small file system in memory; unmounted when dropped.
+pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(folder: &Path, size: &str) -> Result<SmallDisk, String> {
+    /// A file system of `size` in `folder`. Errors with the reason where this user can mount none.
+    pub fn mount(folder: &Path, size: &str) -> Result<SmallDisk, String> {
         mount(&["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"], folder)?;
         Ok(SmallDisk(folder.to_path_buf()))
     }
 
-    fn grow(&self, size: &str) {
+    /// Makes it larger.
+    pub fn grow(&self, size: &str) {
         mount(&["-o", &format!("remount,size={size}")], &self.0).expect("the disk can be made larger");
     }
 }

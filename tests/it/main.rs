@@ -30,6 +30,8 @@
 //! | [`older_checkpoint`] | going on from a checkpoint that is not the newest |
 //! | [`psql`] | what a user of psql sees |
 //! | [`protocol`] | prepared statements, parameters, binary values, cancelling |
+//! | [`query_memory`] | batch queries far over the memory that they may hold |
+//! | [`portals`] | Execute messages: rows as they come, all or some at a time |
 //! | [`wire`] | pipelines, bad messages, bad text, byte by byte |
 //! | [`robustness`] | statements that are deep, endless or many |
 //! | [`scripts`] | `weir run` and `weir sql` |
@@ -57,10 +59,12 @@ mod nested;
 mod older_checkpoint;
 mod planted;
 mod poison;
+mod portals;
 mod postgres;
 mod power_loss;
 mod protocol;
 mod psql;
+mod query_memory;
 mod random;
 mod recover;
 mod reference;

@@ -225,6 +225,23 @@ impl Server {
         }
     }
 
+    /// Its resident memory: what it is now, and the most since [`Server::forget_peak`] or its start; bytes.
+    pub fn memory(&self) -> (u64, u64) {
+        let process = self.process.as_ref().expect("it runs");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).expect("its status");
+        let kilobytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("Linux tells it");
+            line.split_whitespace().next().and_then(|number| number.parse::<u64>().ok()).expect("a number")
+        };
+        (kilobytes("VmRSS:") << 10, kilobytes("VmHWM:") << 10)
+    }
+
+    /// The most memory that it has is counted from now on.
+    pub fn forget_peak(&self) {
+        let process = self.process.as_ref().expect("it runs");
+        std::fs::write(format!("/proc/{}/clear_refs", process.id()), "5").expect("its peak can be forgotten");
+    }
+
     /// Whether the process runs.
     pub fn is_running(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| matches!(process.try_wait(), Ok(None)))
@@ -309,6 +326,11 @@ impl Session {
     /// The underlying client, for the extended protocol and cancelling.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// As [`Session::client`], for transactions of its own.
+    pub fn client_mut(&mut self) -> &mut Client {
+        &mut self.client
     }
 
     /// What asks for the end of this session's statements.

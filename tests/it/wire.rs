@@ -4,7 +4,9 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 
+use crate::reference::Reference;
 use crate::server::{PATIENCE, Server, settings};
 
 /// A message from the server: its kind and what is in it.
@@ -23,7 +25,7 @@ impl Message {
 }
 
 /// A connection without a driver.
-pub struct Raw(TcpStream);
+pub struct Raw<S = TcpStream>(S);
 
 impl Raw {
     pub fn connect(address: SocketAddr) -> Raw {
@@ -35,9 +37,31 @@ impl Raw {
     /// A session that has begun.
     pub fn session(address: SocketAddr) -> Raw {
         let mut raw = Raw::connect(address);
-        raw.send(&startup(b"user\0weir\0database\0weir\0\0"));
-        assert_eq!(raw.ready().1, b'I');
+        raw.begin("weir");
         raw
+    }
+
+    /// The connection itself.
+    pub fn into_stream(self) -> TcpStream {
+        self.0
+    }
+}
+
+impl Raw<UnixStream> {
+    /// A session on a database of a real PostgreSQL.
+    pub fn on_reference(reference: &Reference, database: &str) -> Raw<UnixStream> {
+        let stream = UnixStream::connect(reference.socket_folder().join(".s.PGSQL.5432")).expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut raw = Raw(stream);
+        raw.begin(database);
+        raw
+    }
+}
+
+impl<S: Read + Write> Raw<S> {
+    fn begin(&mut self, database: &str) {
+        self.send(&startup(format!("user\0weir\0database\0{database}\0\0").as_bytes()));
+        assert_eq!(self.ready().1, b'I');
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
@@ -67,11 +91,6 @@ impl Raw {
         Ok(Some(Message { kind: head[0], body }))
     }
 
-    /// The connection itself.
-    pub fn into_stream(self) -> TcpStream {
-        self.0
-    }
-
     /// The messages up to the next ReadyForQuery, and where the session stands with transactions.
     pub fn ready(&mut self) -> (Vec<Message>, u8) {
         let mut messages = Vec::new();
@@ -91,6 +110,7 @@ impl Raw {
         let shown = messages.iter().filter_map(|message| match message.kind {
             b'C' => Some(text(&message.body)),
             b'D' => Some(text(&message.body[6..])),
+            b's' => Some("suspended".into()),
             b'E' => Some(message.field(b'C').expect("an error has a code")),
             b'N' => Some(format!("notice {}", message.field(b'C').expect("a notice has a code"))),
             _ => None,
@@ -99,7 +119,7 @@ impl Raw {
     }
 
     /// The one error that comes back, after which the connection is closed.
-    fn sent_away(mut self, sent: &[u8]) -> Message {
+    pub fn sent_away(mut self, sent: &[u8]) -> Message {
         self.send(sent);
         let error = self.next().expect("an error");
         assert_eq!(error.kind, b'E', "{error:?}");
@@ -342,4 +362,103 @@ async fn a_session_begins_with_a_whole_packet_and_a_user() {
     raw.send(&query(b"BEGIN"));
     let (messages, _) = raw.ready();
     assert_eq!((messages[0].kind, messages[0].field(b'V').as_deref()), (b'N', Some("WARNING")));
+}
+
+/// What messages of several statements give, the same on every system.
+fn several_statements<S: Read + Write>(raw: &mut Raw<S>) -> Vec<String> {
+    let mut answers = Vec::new();
+    let mut ask = |sql: &str| answers.push(format!("{sql}: {}", raw.ask(&[query(sql.as_bytes())])));
+    ask("CREATE TABLE t (a INT PRIMARY KEY)");
+    let rows = "SELECT coalesce(sum(a), 0) FROM t";
+    // What comes before a BEGIN goes into its block, and is undone with it.
+    ask("INSERT INTO t VALUES (1); BEGIN; INSERT INTO t VALUES (2); ROLLBACK; INSERT INTO t VALUES (4)");
+    ask(rows);
+    ask("INSERT INTO t VALUES (8); BEGIN; INSERT INTO t VALUES (16); COMMIT; INSERT INTO t VALUES (32); SELECT 1 / 0");
+    ask(rows);
+    ask("INSERT INTO t VALUES (64); BEGIN; SELECT 1 / 0; COMMIT");
+    ask("ROLLBACK");
+    ask(rows);
+    ask("INSERT INTO t VALUES (64); BEGIN; INSERT INTO t VALUES (128)");
+    ask("INSERT INTO t VALUES (256); COMMIT; INSERT INTO t VALUES (512); SELECT 1 / 0");
+    ask(rows);
+    // COMMIT and ROLLBACK without a block end what came before them.
+    ask("INSERT INTO t VALUES (1024); COMMIT; INSERT INTO t VALUES (2048); SELECT 1 / 0");
+    ask(rows);
+    ask("INSERT INTO t VALUES (2048); ROLLBACK; INSERT INTO t VALUES (4096)");
+    ask(rows);
+    ask("BEGIN; INSERT INTO t VALUES (8192); COMMIT; BEGIN; INSERT INTO t VALUES (16384); ROLLBACK; SELECT a FROM t WHERE a > 8000");
+    ask("START TRANSACTION; INSERT INTO t VALUES (1)");
+    ask("BEGIN; INSERT INTO t VALUES (3); COMMIT; SELECT 5");
+    ask(rows);
+    ask("SELECT 1; COMMIT; SELECT 2");
+    ask("DROP TABLE t");
+    answers
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_of_several_statements_is_one_transaction_up_to_what_ends_it() {
+    let server = Server::start(&settings(&[]));
+    let answers = several_statements(&mut Raw::session(server.address()));
+    assert!(
+        answers[1].ends_with("INSERT 0 1, BEGIN, INSERT 0 1, ROLLBACK, INSERT 0 1, I") && answers[2].ends_with(": 4, SELECT 1, I"),
+        "{answers:?}"
+    );
+    match Reference::start() {
+        Ok(reference) => {
+            drop(reference.database("several").await);
+            assert_eq!(answers, several_statements(&mut Raw::on_reference(&reference, "several")));
+        }
+        Err(reason) => crate::run::skip("messages of several statements on PostgreSQL", &reason),
+    }
+    // What runs by itself commits what comes before it, and only that.
+    let mut raw = Raw::session(server.address());
+    let mut ask = |sql: &str| raw.ask(&[query(sql.as_bytes())]);
+    ask("CREATE TABLE t (a INT PRIMARY KEY); CREATE MATERIALIZED VIEW v AS SELECT sum(a) AS s FROM t");
+    assert_eq!(
+        ask(
+            "INSERT INTO t VALUES (1); INSERT INTO t VALUES (2); FLUSH; SELECT s FROM v; INSERT INTO t VALUES (4); INSERT INTO t VALUES (4)"
+        ),
+        "INSERT 0 1, INSERT 0 1, FLUSH, 3, SELECT 1, INSERT 0 1, 23505, I"
+    );
+    assert_eq!(ask("FLUSH; SELECT s FROM v"), "FLUSH, 3, SELECT 1, I");
+    assert_eq!(ask("INSERT INTO t VALUES (8); INSERT INTO t VALUES (1); FLUSH"), "INSERT 0 1, 23505, I");
+    // A query over a view that the message creates; one that can't be made is an error of its own statement.
+    assert_eq!(
+        ask(
+            "INSERT INTO t VALUES (8); CREATE MATERIALIZED VIEW w AS SELECT max(a) AS m FROM t; SELECT m FROM w; INSERT INTO t VALUES (16); SELECT 1 / 0"
+        ),
+        "INSERT 0 1, CREATE MATERIALIZED VIEW, 8, SELECT 1, INSERT 0 1, 22012, I"
+    );
+    assert_eq!(
+        ask("INSERT INTO t VALUES (32); CREATE MATERIALIZED VIEW x AS SELECT 1 / (a - 8) AS q FROM t; SELECT q FROM x"),
+        "INSERT 0 1, 22012, I"
+    );
+    assert_eq!(ask("SELECT sum(a) FROM t"), "43, SELECT 1, I");
+}
+
+/// What a DROP with CASCADE says, the same on every system.
+fn dropped<S: Read + Write>(raw: &mut Raw<S>) -> Vec<String> {
+    let mut said = Vec::new();
+    for views in ["", "CREATE VIEW v AS SELECT a FROM t", "CREATE VIEW v AS SELECT a FROM t; CREATE VIEW w AS SELECT a FROM v"] {
+        raw.ask(&[query(format!("CREATE TABLE t (a INT); {views}").as_bytes())]);
+        raw.send(&query(b"DROP TABLE t CASCADE"));
+        let (messages, _) = raw.ready();
+        let notices = messages.iter().filter(|message| message.kind == b'N');
+        said.extend(notices.map(|notice| format!("{:?} {:?} {:?}", notice.field(b'S'), notice.field(b'M'), notice.field(b'D'))));
+    }
+    said
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cascade_says_what_it_takes_along() {
+    let server = Server::start(&settings(&[]));
+    let said = dropped(&mut Raw::session(server.address()));
+    assert_eq!(said.len(), 2, "{said:?}");
+    match Reference::start() {
+        Ok(reference) => {
+            drop(reference.database("dropped").await);
+            assert_eq!(said, dropped(&mut Raw::on_reference(&reference, "dropped")));
+        }
+        Err(reason) => crate::run::skip("CASCADE on PostgreSQL", &reason),
+    }
 }

@@ -122,7 +122,8 @@ impl Session<'_> {
             None => None,
             Some(filter) => Some(self.boolean(self.expr(filter, &scope.in_clause(Clause::Filter))?, "FILTER")?.expr),
         };
-        let argument_scope = scope.in_clause(Clause::AggregateArgument);
+        // Over a window, what is put together may itself be the aggregate of a group.
+        let argument_scope = scope.in_clause(if function.over.is_some() { Clause::Window } else { Clause::AggregateArgument });
         let mut order_by = Vec::new();
         for clause in &list.clauses {
             match clause {

@@ -19,6 +19,7 @@ mod from;
 mod guard;
 mod insert;
 mod multiset;
+mod naming;
 mod nested;
 mod order;
 mod plain;

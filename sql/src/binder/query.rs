@@ -200,7 +200,8 @@ impl Session<'_> {
         }
         let mut keys = Vec::with_capacity(order_by.len());
         for key in order_by {
-            let Some(index) = self.output_position(&key.expr, relation.columns.iter().map(|column| column.name.as_str()), "ORDER BY")?
+            let Some(index) =
+                self.output_position(&key.expr, relation.columns.iter().map(|column| column.name.as_str()), "ORDER BY", |_, _| false)?
             else {
                 return Err(self.at(
                     Error::unsupported("invalid UNION/INTERSECT/EXCEPT ORDER BY clause")
@@ -221,6 +222,7 @@ impl Session<'_> {
         expr: &ast::Expr,
         names: impl Iterator<Item = &'n str> + Clone,
         clause: &str,
+        is_same: impl Fn(usize, usize) -> bool,
     ) -> Result<Option<usize>> {
         match expr {
             ast::Expr::Value(ast::ValueWithSpan { value: ast::Value::Number(digits, _), span }) => {
@@ -237,7 +239,11 @@ impl Session<'_> {
             ast::Expr::Identifier(ident) => {
                 let name = name_of(ident);
                 let mut found = names.enumerate().filter(|(_, other)| *other == name).map(|(i, _)| i);
-                Ok(found.next())
+                let first = found.next();
+                if first.is_some_and(|first| found.any(|other| !is_same(first, other))) {
+                    return Err(self.at(Error::new(SqlState::AMBIGUOUS_COLUMN, format!("{clause} \"{name}\" is ambiguous")), ident.span));
+                }
+                Ok(first)
             }
             _ => Ok(None),
         }

@@ -1,6 +1,5 @@
 //! SELECT: grouping, aggregates, windows, DISTINCT, and ORDER BY over what the result does not show.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
@@ -15,6 +14,7 @@ use datafusion::sql::sqlparser::ast::{self, Spanned};
 use weir_catalog::{Error, Result, SqlState};
 
 use super::expr::known;
+use super::naming::{distinguish, distinguish_calls};
 use super::nested::check_key;
 use super::order::{in_order, order_of};
 use super::query::{sort, unique_names};
@@ -62,7 +62,7 @@ impl Session<'_> {
                 return Err(Error::unsupported("WITH FILL is not supported"));
             }
             let item_names = items.iter().map(|item| item.name.as_str());
-            let place = match self.output_position(&key.expr, item_names, "ORDER BY")? {
+            let place = match self.output_position(&key.expr, item_names, "ORDER BY", same_items(&items))? {
                 Some(item) => OrderKey::Item(item),
                 None => {
                     let bound = known(self.expr(&key.expr, &names.in_clause(Clause::OrderBy))?)?;
@@ -81,7 +81,7 @@ impl Session<'_> {
         if let Some(ast::Distinct::On(exprs)) = &select.distinct {
             for expr in exprs {
                 let item_names = items.iter().map(|item| item.name.as_str());
-                distinct_on.push(match self.output_position(expr, item_names, "SELECT DISTINCT ON")? {
+                distinct_on.push(match self.output_position(expr, item_names, "SELECT DISTINCT ON", same_items(&items))? {
                     Some(item) => items[item].bound.clone(),
                     None => known(self.expr(expr, &names)?)?,
                 });
@@ -125,11 +125,11 @@ impl Session<'_> {
         // Window functions, over the groups if there are any.
         let windows = find_window_exprs(items.iter().map(|item| &item.bound.expr).chain(hidden.iter().map(|bound| &bound.expr)));
         if !windows.is_empty() {
-            plan = LogicalPlanBuilder::window_plan(plan, windows.clone()).map_err(bind_error)?;
-            let columns = windows
-                .iter()
-                .map(|window| Ok(PlanColumn::new_unqualified(window.schema_name().to_string())))
-                .collect::<Result<Vec<_>>>()?;
+            let mut calls = windows.clone();
+            distinguish_calls(&mut calls)?;
+            plan = LogicalPlanBuilder::window_plan(plan, calls.clone()).map_err(bind_error)?;
+            let columns =
+                calls.iter().map(|window| Ok(PlanColumn::new_unqualified(window.schema_name().to_string()))).collect::<Result<Vec<_>>>()?;
             for bound in items.iter_mut().map(|item| &mut item.bound).chain(&mut hidden) {
                 replace(&mut bound.expr, &windows, &columns)?;
             }
@@ -287,13 +287,14 @@ impl Session<'_> {
                     if scope.columns.iter().any(|column| !column.merged && column.name == name) {
                         self.expr(expr, &inside)?
                     } else {
-                        match items.iter().find(|item| item.name == name) {
-                            Some(item) => self.group_item(item, expr)?,
+                        let item_names = items.iter().map(|item| item.name.as_str());
+                        match self.output_position(expr, item_names, "GROUP BY", same_items(items))? {
+                            Some(item) => self.group_item(&items[item], expr)?,
                             None => self.expr(expr, &inside)?,
                         }
                     }
                 }
-                _ => match self.output_position(expr, items.iter().map(|item| item.name.as_str()), "GROUP BY")? {
+                _ => match self.output_position(expr, items.iter().map(|item| item.name.as_str()), "GROUP BY", same_items(items))? {
                     Some(item) => self.group_item(&items[item], expr)?,
                     None => self.expr(expr, &inside)?,
                 },
@@ -383,16 +384,9 @@ impl<'c> Grouping<'c> {
             Some(order) => in_order(&aggregates, &order),
             None => aggregates.clone(),
         };
-        // DataFusion leaves casts out of names: max(a) and max(CAST(a AS BIGINT)) would be one.
-        let mut names: BTreeSet<String> = keys.iter().map(|key| key.schema_name().to_string()).collect();
-        for call in &mut calls {
-            let name = call.schema_name().to_string();
-            if !names.insert(name.clone()) {
-                let other = (2..).map(|number| format!("{name} {number}")).find(|other| names.insert(other.clone()));
-                *call = std::mem::take(call).alias(other.unwrap_or_default());
-            }
-        }
-        let aggregate = Aggregate::try_new(Arc::new(std::mem::take(plan)), keys.clone(), calls).map_err(bind_error)?;
+        let mut named = keys.clone();
+        distinguish(named.iter_mut().chain(&mut calls));
+        let aggregate = Aggregate::try_new(Arc::new(std::mem::take(plan)), named, calls).map_err(bind_error)?;
         let schema = Arc::clone(&aggregate.schema);
         *plan = LogicalPlan::Aggregate(aggregate);
         let computed: Vec<Expr> = keys.into_iter().chain(aggregates).collect();
@@ -497,6 +491,11 @@ fn check_target_list(length: usize) -> Result<()> {
         return Err(Error::new(SqlState::TOO_MANY_COLUMNS, format!("target lists can have at most {MOST_TARGETS} entries")));
     }
     Ok(())
+}
+
+/// Whether two of `items` are the same expression: then it does not matter which of them a name means.
+fn same_items(items: &[Item]) -> impl Fn(usize, usize) -> bool {
+    |left, right| items[left].bound.expr == items[right].bound.expr
 }
 
 fn item_of(column: &ScopeColumn) -> Item {

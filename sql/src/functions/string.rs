@@ -51,6 +51,16 @@ impl Operation {
 
 /// The longest text that `repeat` makes: what a row may hold.
 const LONGEST_BYTES: usize = 16 << 20;
+/// The most that the texts of one batch may take.
+const MOST_BYTES: usize = 1 << 30;
+
+/// Errors with `54000` where `builder` can't take a text of `bytes` more.
+fn check_room(builder: &StringBuilder, bytes: usize) -> Result<()> {
+    if bytes > LONGEST_BYTES || builder.values_slice().len() + bytes > MOST_BYTES {
+        return Err(Error::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "requested length too large"));
+    }
+    Ok(())
+}
 
 /// The value of `operation` on columns.
 pub fn evaluate(operation: Operation, arguments: &[ArrayRef]) -> Result<ArrayRef> {
@@ -97,9 +107,7 @@ pub fn evaluate(operation: Operation, arguments: &[ArrayRef]) -> Result<ArrayRef
                     continue;
                 }
                 let (text, count) = (texts.value(row), counts.value(row).max(0) as usize);
-                if text.len().saturating_mul(count) > LONGEST_BYTES {
-                    return Err(Error::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "requested length too large"));
-                }
+                check_room(&builder, text.len().saturating_mul(count))?;
                 for _ in 0..count {
                     use std::fmt::Write;
                     builder.write_str(text).map_err(|e| Error::internal(e.to_string()))?;
@@ -119,6 +127,7 @@ pub fn evaluate(operation: Operation, arguments: &[ArrayRef]) -> Result<ArrayRef
                 let fill = fills.map_or(" ", |fills| fills.value(row));
                 padded.clear();
                 pad(texts.value(row), lengths.value(row), fill, operation == Operation::PadLeft, &mut padded)?;
+                check_room(&builder, padded.len())?;
                 builder.append_value(&padded);
             }
         }
