@@ -272,7 +272,7 @@ impl Session {
     }
 
     /// Forgets bad records of `table` that somebody has dealt with: those for which `selection` is true. It is no part of a transaction.
-    async fn settle(&mut self, table: &ConnectorTable, alias: &str, selection: Option<Expr>, arguments: &Arguments) -> Result<Reply> {
+    async fn settle(&mut self, table: &ConnectorTable, alias: &str, selection: Option<Expr>, arguments: &Arguments) -> Result<Applied> {
         if self.block.is_some() {
             let name = format!("{}{}", table.name, dead_letters::SUFFIX);
             return Err(Error::new(SqlState::ACTIVE_SQL_TRANSACTION, format!("DELETE FROM {name} cannot run inside a transaction block")));
@@ -298,7 +298,7 @@ impl Session {
         tokio::task::spawn_blocking(move || dead_letters::forget(&files, &folder, &settled))
             .await
             .map_err(|error| Error::internal(format!("bad records could not be forgotten: {error}")))??;
-        Ok(Reply::Command(format!("DELETE {count}")))
+        Ok(Applied::Done(format!("DELETE {count}")))
     }
 
     /// `INSERT INTO connector_table SELECT ...`: a job of its own.
