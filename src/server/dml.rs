@@ -309,7 +309,14 @@ impl Session {
             && self.engine.is_bounded(&job)?
         {
             tracing::debug!(job = %job.name, "waiting for a bounded job");
-            self.engine.wait_finished(job.id).await?;
+            // A statement that fails, or is given up, is over: nothing goes on with it later.
+            let mut guard = self.guard_created();
+            guard.jobs.push(job.clone());
+            if let Err(error) = self.engine.wait_finished(job.id).await {
+                guard.drop_all().await;
+                return Err(error);
+            }
+            guard.jobs.clear();
         }
         Ok(Reply::Command(tag))
     }

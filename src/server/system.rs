@@ -116,6 +116,11 @@ const VIEWS: &[(&str, ColumnList)] = &[
 /// Errors with `42939` if `name` is of the kind that system views and PostgreSQL's catalogs have: a relation of that name would hide one, now or in
 /// a later version.
 pub fn check_name(name: &str) -> Result<()> {
+    if name.ends_with(dead_letters::SUFFIX) {
+        let code = SqlState::parse("42939").unwrap_or(SqlState::DUPLICATE_TABLE);
+        return Err(Error::new(code, format!("unacceptable relation name \"{name}\""))
+            .with_detail(format!("The suffix \"{}\" is reserved for the bad records of tables.", dead_letters::SUFFIX)));
+    }
     match RESERVED_PREFIXES.iter().find(|prefix| name.starts_with(**prefix)) {
         None => Ok(()),
         Some(prefix) => {

@@ -101,6 +101,8 @@ async fn bad_records_that_were_put_right_are_read_and_forgotten() {
     session.must("ROLLBACK").await;
     assert_eq!(refusal(&session, "DELETE FROM t$bad WHERE nothing = 1").await.0, "42703");
     assert_eq!(refusal(&session, "DELETE FROM nobody$bad").await.0, "42P01");
+    assert_eq!(refusal(&session, "CREATE TABLE t$bad (n BIGINT)").await.0, "42939");
+    assert_eq!(refusal(&session, "CREATE VIEW other$bad AS SELECT 1 AS one").await.0, "42939");
 
     let mut right = String::new();
     for row in rows(&session, "SELECT bytes FROM t$bad WHERE bytes <> 'x5' ORDER BY position").await {
@@ -157,4 +159,36 @@ async fn a_change_without_its_row_is_an_error_of_the_data() {
         assert_eq!(sql_state(&error).as_deref(), Some("22000"), "{query}: {}", describe(&error));
         assert!(describe(&error).contains("that is not there"), "{query}: {}", describe(&error));
     }
+}
+
+/// A client that is told of an error writes again: then nothing of the first try may come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_insert_that_failed_or_was_given_up_is_over() {
+    let data = folder();
+    let (path, out) = (data.path().join("in.csv"), data.path().join("out"));
+    write(&path, "1\nx\n3\n");
+    let mut server = Server::start(&settings(&[("parallelism", "2"), ("checkpoint_interval", "100 ms")]));
+    let mut session = server.connect().await;
+    session.must(&format!("CREATE TABLE t (n BIGINT) WITH (connector = 'file', path = '{}', format = 'csv')", path.display())).await;
+    session.must(&format!("CREATE TABLE o (n BIGINT) WITH (connector = 'file', path = '{}', format = 'json')", out.display())).await;
+    session.must("CREATE TABLE slow (n BIGINT) WITH (connector = 'datagen', 'rows-per-second' = '1', 'number-of-rows' = '1000000')").await;
+    session.must("SET dml_sync = on").await;
+    assert_eq!(refusal(&session, "INSERT INTO o SELECT n FROM t").await.0, "22P02");
+    assert_eq!(rows(&session, "SELECT name FROM weir_jobs").await, Vec::<Vec<String>>::new());
+    session.must("SET statement_timeout = '300 ms'").await;
+    assert_eq!(refusal(&session, "INSERT INTO o SELECT n FROM slow WHERE n IS NULL").await.0, "57014");
+    session.must("SET statement_timeout = 0").await;
+    wait_for(&session, "SELECT count(*) FROM weir_jobs", &[&["0"]]).await;
+
+    write(&path, "1\n2\n3\n");
+    server.kill();
+    server.restart();
+    session = server.connect().await;
+    session.must("SET dml_sync = on").await;
+    session.must("INSERT INTO o SELECT n FROM t").await;
+    server.kill();
+    server.restart();
+    session = server.connect().await;
+    assert_eq!(rows(&session, "SELECT n FROM o ORDER BY n").await, [["1"], ["2"], ["3"]]);
+    wait_for(&session, "SELECT DISTINCT state FROM weir_jobs", &[&["finished"]]).await;
 }

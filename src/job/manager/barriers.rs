@@ -210,6 +210,7 @@ impl Manager {
     fn show(&mut self, id: ObjectId, published: Published) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.completed = job.completed.max(published.barrier);
+        job.held_up = None;
         job.shown = published.barrier;
         if let Some(view) = self.context.views.read().get(&id) {
             view.publish(job.run, published);

@@ -3,7 +3,7 @@
 //! # Invariants
 //! - A failure restarts the failed job's group and touches no other.
 //! - A job that never published is not tried again: whoever creates it learns at once.
-//! - An outage of what a job reads or writes, however long it lasts, stops no job.
+//! - An outage of what a job reads or writes, however long it lasts, stops no job, and makes no FLUSH wait for its end.
 //! - A connector's rows can't be read again, nor a sink's taken back, so the checkpoint of a job with one is never forgotten.
 //! - What readers have seen is remembered when a run ends, and the next run of the group shows nothing before it has come as far again.
 
@@ -21,14 +21,14 @@ use crate::sources::Splits;
 /// Failures further apart than this are not counted together.
 const FAILURE_SERIES: Duration = Duration::from_secs(600);
 
-/// What two messages of one failure have in common: folders and files have numbers that are others in each run.
+/// What two messages of one failure have in common: what they quote, as folders and files, and numbers, are others in each run.
 fn kind_of(message: &str) -> String {
-    message.chars().filter(|character| !character.is_ascii_digit()).collect()
+    message.split('"').step_by(2).flat_map(str::chars).filter(|character| !character.is_ascii_digit()).collect()
 }
 
-/// Whether what a job reads or writes could not be reached. No row is to blame for that, and it passes.
+/// Whether what a job reads or writes could not be reached, or has no room. No row is to blame for that, and it passes.
 fn is_outage(error: &Error) -> bool {
-    *error.code() == SqlState::IO_ERROR || error.code().as_str().starts_with("08")
+    [SqlState::IO_ERROR, SqlState::DISK_FULL].contains(error.code()) || error.code().as_str().starts_with("08")
 }
 
 impl Manager {
@@ -87,6 +87,9 @@ impl Manager {
         }
         for member in &group {
             self.checkpoint_lost(*member, &error);
+        }
+        if !stop && failures >= attempts {
+            self.tell_outage(id, &group, &error);
         }
         let again = self.stop_group(&group);
         if !again.is_empty() {

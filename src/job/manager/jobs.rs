@@ -57,6 +57,8 @@ pub(super) struct RunningJob {
     pub(super) owed: bool,
     /// The newest barrier that it has finished and shown, also in a former run.
     pub(super) completed: BarrierNumber,
+    /// Why it does not get on, and for how long nobody knows: an outage, as FLUSH tells of it. `None` once it has completed a barrier again.
+    pub(super) held_up: Option<Error>,
     /// The newest barrier that this run has shown; 0 before the first.
     pub(super) shown: BarrierNumber,
     /// Where the splits of each connector subtask of this run stood at the last barriers, with the uid of the scan.
@@ -221,6 +223,7 @@ impl Manager {
                 in_flight: VecDeque::new(),
                 owed: false,
                 completed: 0,
+                held_up: None,
                 shown: 0,
                 histories: Vec::new(),
                 seen: BTreeMap::new(),

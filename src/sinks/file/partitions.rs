@@ -3,6 +3,7 @@
 use arrow::array::{Array, UInt32Array};
 use arrow::datatypes::SchemaRef;
 use weir_catalog::{Error, Result, SqlState};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::formats::encode::EncodedColumn;
 use crate::runtime::exchange::take_batch;
@@ -11,6 +12,9 @@ use crate::stream::Batch;
 
 /// The folder of rows whose value is NULL.
 const NULL_FOLDER: &str = "__HIVE_DEFAULT_PARTITION__";
+
+/// The longest name of a folder, bytes, on the file systems that there are.
+const NAME_BYTES_MAX: usize = 255;
 
 /// Splits batches by the values of some columns.
 #[derive(Debug)]
@@ -77,6 +81,7 @@ impl Partitioner {
             if !folder.is_empty() {
                 folder.push('/');
             }
+            let begin = folder.len();
             push_escaped(&mut folder, name.as_bytes());
             folder.push('=');
             if batch.rows.column(*column).is_null(row) {
@@ -84,6 +89,7 @@ impl Partitioner {
             } else {
                 push_escaped(&mut folder, encoded.get(row));
             }
+            shorten(&mut folder, begin);
         }
         folder
     }
@@ -97,6 +103,22 @@ fn push_escaped(out: &mut String, text: &[u8]) {
             _ => out.push_str(&format!("%{byte:02X}")),
         }
     }
+}
+
+/// Makes what stands behind `begin` short enough for a name, and different for different texts: its end becomes a hash of it behind a `~`, which no other
+/// name has.
+fn shorten(folder: &mut String, begin: usize) {
+    if folder.len() - begin <= NAME_BYTES_MAX {
+        return;
+    }
+    let hash = format!("~{:016x}", xxh3_64(folder[begin..].as_bytes()));
+    let mut end = begin + NAME_BYTES_MAX - hash.len();
+    // Not within a `%XX`.
+    while folder[begin..end].bytes().rev().take(2).any(|byte| byte == b'%') {
+        end -= 1;
+    }
+    folder.truncate(end);
+    folder.push_str(&hash);
 }
 
 #[cfg(test)]
@@ -120,5 +142,26 @@ mod tests {
             partitioner.split(batch).unwrap().into_iter().map(|(folder, rows)| (folder, rows.num_rows())).collect();
         let expected = [("day=a%2Fb/n=1", 2), ("day=__HIVE_DEFAULT_PARTITION__/n=1", 1), ("day=/n=2", 1)];
         assert_eq!(parts, expected.map(|(folder, rows)| (folder.to_string(), rows)));
+    }
+
+    #[test]
+    fn long_values_have_short_names_of_their_own() {
+        let values: Vec<String> = (0..6).map(|more| format!("{}{}", "é".repeat(41 + more), "x".repeat(more * 7 % 5))).collect();
+        let longer = [values[5].clone() + "a", values[5].clone() + "b", "y".repeat(253), "y".repeat(254)];
+        let values: Vec<&str> = values.iter().chain(&longer).map(String::as_str).collect();
+        let columns: [(&str, ArrayRef); 1] = [("g", Arc::new(StringArray::from(values.clone())))];
+        let batch = Batch::insert(RecordBatch::try_from_iter(columns).unwrap());
+        let schema = batch.rows.schema();
+        let parts = Partitioner::new(&["g".to_string()], &schema).unwrap().split(batch).unwrap();
+        let folders: std::collections::BTreeSet<&str> = parts.iter().map(|(folder, _)| folder.as_str()).collect();
+        assert_eq!(folders.len(), values.len());
+        for folder in &folders {
+            assert!(folder.starts_with("g=") && folder.len() <= 255, "{folder}");
+            // No escape is cut.
+            let escapes = folder.split('%').skip(1);
+            assert!(escapes.clone().all(|rest| rest.len() >= 2 && rest.as_bytes()[..2].iter().all(u8::is_ascii_hexdigit)), "{folder}");
+        }
+        assert!(folders.contains(format!("g={}", "y".repeat(253)).as_str()), "{folders:?}");
+        assert_eq!(folders.iter().filter(|folder| folder.contains('~')).count(), values.len() - 2);
     }
 }

@@ -393,6 +393,11 @@ async fn a_source_that_cannot_read_fails_clearly_and_goes_on_when_it_can() {
         for _ in 0..if round == 1 { 3 } else { 1 } {
             wait_for_restart(&session, &format!("{weather:?}")).await;
         }
+        if round == 1 {
+            // Nobody waits for the end of an outage.
+            let (code, text) = refusal(&session, "FLUSH").await;
+            assert!(code == "58030" && text.contains("\"v\" is held up"), "{text}");
+        }
         let error = error_of(&session, "v").await;
         assert!(error.contains("could not") && error.contains("s3://weir/in"), "{weather:?}: {error}");
         // The rest goes on.
