@@ -30,6 +30,7 @@ use crate::formats::RecordDecoder;
 use crate::formats::compression::Compression;
 use crate::formats::parquet::{FileParts, ParquetDecoder, ParquetFile};
 use crate::formats::records::too_long;
+use crate::seams::files::open_regular;
 use crate::seams::hash::HashSet;
 use crate::seams::objects::joined;
 use crate::state::memory_pool::Charge;
@@ -385,7 +386,7 @@ impl Enumerator {
 
     fn open_local(&self, file: &FoundFile, compression: Compression) -> Result<File> {
         let path = &file.path;
-        let opened = File::open(path).map_err(|e| Error::io(format!("open \"{}\"", path.display()), &e))?;
+        let opened = open_regular(path)?;
         let metadata = opened.metadata().map_err(|e| Error::io(format!("read \"{}\"", path.display()), &e))?;
         self.check_unchanged(file, &metadata, compression)?;
         // Of a file of which nothing was read, what is there now is what is read.
