@@ -176,6 +176,14 @@ impl FileSource {
 
     /// Reads on in the piece under way. `None` where it is at its end.
     fn read(&mut self, max_rows: usize) -> Result<Option<Batch>> {
+        let read = self.read_piece(max_rows);
+        match (read, &self.current) {
+            (Err(error), Some(current)) => Err(self.enumerator.blame(&current.piece.file, error)),
+            (read, _) => read,
+        }
+    }
+
+    fn read_piece(&mut self, max_rows: usize) -> Result<Option<Batch>> {
         let Some(current) = &mut self.current else { return Ok(None) };
         let piece = &current.piece;
         let (from, to, batch) = match (&piece.content, &mut self.reader) {

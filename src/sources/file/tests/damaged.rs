@@ -42,3 +42,29 @@ fn a_damaged_compressed_file_is_bad_data_whatever_is_done_with_bad_records() {
         }
     }
 }
+
+#[test]
+fn a_file_that_is_cut_or_overwritten_while_it_is_read_has_changed_whatever_is_done_with_bad_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    // More than two pieces.
+    let whole = "1,text of a row\n".repeat(600 << 10);
+    for policy in ["fail", "skip"] {
+        for now in [whole[..5 << 20].to_string(), "1,2,3\n".repeat(1500 << 10)] {
+            std::fs::write(&path, &whole).unwrap();
+            let table = table(&path, &[("format", "csv"), ("bad_records", policy)]);
+            let mut sources = FileSource::open_all(&table, &[0, 1], 1, None, &SourceContext::default()).unwrap();
+            assert!(matches!(sources[0].poll(100, 0).unwrap(), SourceEvent::Batch(_)));
+            // In place: its inode stays.
+            std::fs::write(&path, &now).unwrap();
+            let error = loop {
+                match sources[0].poll(10_000, 0) {
+                    Err(error) => break error,
+                    Ok(SourceEvent::End) => panic!("nothing was noticed"),
+                    Ok(_) => {}
+                }
+            };
+            assert_eq!((error.code().as_str(), error.message().ends_with("has changed")), ("55000", true), "{policy}: {error:?}");
+        }
+    }
+}
