@@ -36,7 +36,7 @@ fn list_local(config: &FileConfig) -> Result<Vec<(PathBuf, u64)>> {
         Ok(_) => return Err(not_regular(path)),
         Err(e) if e.kind() == ErrorKind::NotFound => {
             let text = path.to_string_lossy();
-            if text.contains(['*', '?', '[']) {
+            if text.contains(PATTERN) {
                 listing.take_matching(&Steps::of(path)?)?;
             } else if config.watch.is_none() {
                 return Err(missing(&text));
@@ -49,6 +49,19 @@ fn list_local(config: &FileConfig) -> Result<Vec<(PathBuf, u64)>> {
 
 fn failed(path: &Path, e: &std::io::Error) -> Error {
     Error::io(format!("read \"{}\"", path.display()), e)
+}
+
+const PATTERN: [char; 3] = ['*', '?', '['];
+
+/// `22023` where `path`, of this machine, is a malformed pattern. What is there under the name is none.
+pub fn check_pattern(path: &Path) -> Result<()> {
+    if path.to_string_lossy().contains(PATTERN) && !path.exists() { Steps::of(path).map(drop) } else { Ok(()) }
+}
+
+/// Whether what is not there yet of `path`, of this machine, is a pattern.
+pub fn is_pattern(path: &Path) -> bool {
+    let there = path.ancestors().find(|above| above.exists()).unwrap_or(Path::new(""));
+    path.strip_prefix(there).is_ok_and(|missing| missing.to_string_lossy().contains(PATTERN))
 }
 
 /// A pattern, taken apart at its slashes.
@@ -80,7 +93,7 @@ impl Steps {
             let text = name.to_string_lossy();
             let step = if text == "**" {
                 Step::Folders
-            } else if text.contains(['*', '?', '[']) {
+            } else if text.contains(PATTERN) {
                 Step::Like(glob::Pattern::new(&text).map_err(malformed)?)
             } else {
                 Step::Name(name.to_os_string())
