@@ -170,16 +170,16 @@ impl ParquetDecoder {
     /// Where `file` has the columns.
     fn roots(&self, path: &Path, file: &ParquetFile) -> Result<Roots> {
         let fields = file.metadata.schema().fields();
+        let in_file = |error: Error| error.with_context(format!("file \"{}\"", path.display()));
         let root = |wanted: &str| {
-            place_of(fields, wanted).ok_or_else(|| {
+            place_of(fields, wanted).map_err(in_file)?.ok_or_else(|| {
                 Error::new(SqlState::UNDEFINED_COLUMN, format!("parquet file \"{}\" has no column \"{wanted}\"", path.display()))
             })
         };
         let mut columns = Vec::with_capacity(self.columns.len());
         for column in &self.columns {
             let position = root(&column.name)?;
-            check_readable(fields[position].data_type(), &column.ty, &column.name)
-                .map_err(|error| error.with_context(path.display().to_string()))?;
+            check_readable(fields[position].data_type(), &column.ty, &column.name).map_err(in_file)?;
             columns.push(position);
         }
         let kind = self.row_kind.as_deref().map(root).transpose()?;

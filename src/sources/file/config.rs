@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use arrow::datatypes::Schema;
-use weir_catalog::{ChangelogMode, Column, Error, Result, SqlState};
+use weir_catalog::{ChangelogMode, Column, Error, Result, SqlState, SqlType};
 
 use super::listing::{check_pattern, is_pattern};
 use super::objects::{ObjectPlace, Remote};
@@ -55,6 +55,19 @@ pub struct FileConfig {
 /// What was left out, each with its type.
 pub fn listed(left_out: &[LeftOut]) -> String {
     if left_out.is_empty() { "none".to_string() } else { left_out.iter().map(LeftOut::to_string).collect::<Vec<_>>().join(", ") }
+}
+
+/// The name that two fields of one row in `ty` have.
+fn twice(ty: &SqlType) -> Option<&str> {
+    match ty {
+        SqlType::Row(fields) => {
+            let is_double = |at: &usize| fields[..*at].iter().any(|(name, _)| *name == fields[*at].0);
+            let double = (0..fields.len()).find(is_double).map(|at| fields[at].0.as_str());
+            double.or_else(|| fields.iter().find_map(|(_, ty)| twice(ty)))
+        }
+        SqlType::Array(element) => twice(element),
+        _ => None,
+    }
 }
 
 /// The path of files of this machine.
@@ -159,6 +172,11 @@ impl FileConfig {
                 let is_double = |at: usize| columns[..at].iter().any(|column| column.name == columns[at].name);
                 if let Some(at) = (0..columns.len()).find(|at| is_double(*at)) {
                     let message = format!("parquet file \"{file}\" has several columns \"{}\"", columns[at].name);
+                    return Err(Error::new(SqlState::DUPLICATE_COLUMN, message)
+                        .with_hint("Upper and lower case are one where no columns are declared. Declare the columns."));
+                }
+                if let Some((column, field)) = columns.iter().find_map(|column| Some((&column.name, twice(&column.ty)?))) {
+                    let message = format!("parquet file \"{file}\" has several fields \"{field}\" in column \"{column}\"");
                     return Err(Error::new(SqlState::DUPLICATE_COLUMN, message)
                         .with_hint("Upper and lower case are one where no columns are declared. Declare the columns."));
                 }
