@@ -211,18 +211,18 @@ async fn paths_and_partitions_that_can_not_be_are_refused_at_once() {
     assert!(code == "42703" && text.contains("\"m\""), "{code} {text}");
     // A pattern is for reading; what is there under such a name is none.
     session.must(&format!("CREATE TABLE pattern (n BIGINT) {}", with("o1/*", ""))).await;
-    session.must("CREATE TABLE rows (n BIGINT)").await;
+    session.must("CREATE TABLE stored (n BIGINT)").await;
     for statement in [
-        format!("CREATE SINK s FROM rows {}", with("o1/*", "")),
-        format!("CREATE SINK s FROM rows {}", with("o[12]/x", "")),
-        "INSERT INTO pattern SELECT n FROM rows".to_string(),
+        format!("CREATE SINK s {} AS SELECT n FROM stored", with("o1/*", "")),
+        format!("CREATE SINK s {} AS SELECT n FROM stored", with("o[12]/x", "")),
+        "INSERT INTO pattern SELECT n FROM stored".to_string(),
     ] {
         let (code, text) = refusal(&session, &statement).await;
         assert!(code == "22023" && text.contains("pattern"), "{statement}: {code} {text}");
     }
     assert!(!data.path().join("o1").exists());
     std::fs::create_dir(data.path().join("[there]")).expect("a folder");
-    session.must(&format!("CREATE SINK s FROM rows {}", with("[there]/out", ""))).await;
+    session.must(&format!("CREATE SINK s {} AS SELECT n FROM stored", with("[there]/out", ""))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
