@@ -1,6 +1,6 @@
 //! Files with columns of every kind, as other programs write them.
 
-use std::path::PathBuf;
+use std::fs::File;
 
 use arrow::array::{
     BinaryArray, Date32Array, Decimal128Array, DictionaryArray, FixedSizeListArray, Float32Array, Float64Array, Int8Array, Int16Array,
@@ -15,6 +15,8 @@ use tempfile::TempDir;
 use weir_catalog::SqlType;
 
 use super::*;
+
+mod damaged;
 
 /// A file of these columns; each slice of columns is a row group.
 fn file_of(groups: &[Vec<(&str, ArrayRef)>], properties: Option<WriterProperties>) -> (TempDir, PathBuf) {

@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use weir_catalog::{ConnectorTable, Error, Result};
+use weir_catalog::{ConnectorTable, Error, Result, SqlState};
 
 pub use config::{BadRecords, FileConfig, listed};
 pub use objects::ObjectPlace;
@@ -232,10 +232,8 @@ impl FileSource {
                 };
                 let Some(batch) = rows.next_batch()? else {
                     if piece.from + current.done != piece.to {
-                        return Err(Error::corrupted(format!(
-                            "parquet file \"{}\" has fewer rows than it says",
-                            piece.file.path.display()
-                        )));
+                        let message = format!("parquet file \"{}\" can't be read", piece.file.path.display());
+                        return Err(Error::new(SqlState::DATA_EXCEPTION, message).with_detail("It has fewer rows than it says."));
                     }
                     self.leave();
                     return Ok(None);
