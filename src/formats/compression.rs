@@ -1,7 +1,10 @@
 //! Compressed files: gzip and Zstandard, each as one stream of perhaps several members.
 
-use std::io::{self, Read, Write};
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use weir_catalog::{Error, Result};
 
@@ -32,12 +35,78 @@ impl Compression {
         }
     }
 
-    /// The plain content of `file`.
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Compression::None => "plain",
+            Compression::Gzip => "gzip",
+            Compression::Zstd => "zstd",
+        }
+    }
+
+    /// The plain content of `file`. Where its bytes are no such stream, reading gives an error that holds [`Damaged`]; one of `file` itself comes out as it was.
     pub fn reader(self, file: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
+        let input_failed = Arc::new(AtomicBool::new(false));
+        let input = Watched { input: file, failed: input_failed.clone() };
         Ok(match self {
-            Compression::None => Box::new(file),
-            Compression::Gzip => Box::new(flate2::read::MultiGzDecoder::new(file)),
-            Compression::Zstd => Box::new(zstd::stream::read::Decoder::new(file)?),
+            Compression::None => Box::new(input.input),
+            Compression::Gzip => Box::new(Unpacked { decoder: flate2::read::MultiGzDecoder::new(input), input_failed }),
+            Compression::Zstd => Box::new(Unpacked { decoder: zstd::stream::read::Decoder::new(input)?, input_failed }),
+        })
+    }
+}
+
+/// What is wrong with a compressed file: its bytes could be read, and are not what a compressor writes.
+#[derive(Debug)]
+pub struct Damaged(String);
+
+impl Damaged {
+    /// What `error` says of a compressed file, if that is what it says.
+    pub fn of(error: &io::Error) -> Option<&Damaged> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Damaged {}
+
+/// A file below a decompressor, which remembers whether reading it failed: the decompressor's own errors look like those of its input.
+struct Watched<R> {
+    input: R,
+    failed: Arc<AtomicBool>,
+}
+
+impl<R: Read> Read for Watched<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer);
+        if read.as_ref().is_err_and(|error| error.kind() != ErrorKind::Interrupted) {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        read
+    }
+}
+
+/// A decompressor whose own errors are [`Damaged`].
+struct Unpacked<R> {
+    decoder: R,
+    input_failed: Arc<AtomicBool>,
+}
+
+impl<R: Read> Read for Unpacked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.decoder.read(buffer).map_err(|error| {
+            // What is interrupted is tried again, and memory that there is not says nothing of the file.
+            let is_passing = matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::OutOfMemory);
+            if is_passing || self.input_failed.load(Ordering::Relaxed) {
+                error
+            } else {
+                io::Error::new(ErrorKind::InvalidData, Damaged(error.to_string()))
+            }
         })
     }
 }
@@ -117,4 +186,57 @@ impl Compressor {
 
 fn failed(error: io::Error) -> Error {
     Error::io("compress", &error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives its bytes, then an error of the connection.
+    struct Torn(io::Cursor<Vec<u8>>);
+
+    impl Read for Torn {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            match self.0.read(buffer)? {
+                0 => Err(io::Error::new(ErrorKind::UnexpectedEof, "the connection was torn")),
+                read => Ok(read),
+            }
+        }
+    }
+
+    fn packed(compression: Compression) -> Vec<u8> {
+        let mut compressor = Compressor::new(compression).unwrap();
+        let plain: String = (0..2000).map(|number| format!("{},{number}\n", number * 7919 % 10_007)).collect();
+        compressor.write(plain.as_bytes()).unwrap();
+        compressor.finish().unwrap()
+    }
+
+    fn error_of(compression: Compression, input: impl Read + Send + 'static) -> Option<io::Error> {
+        compression.reader(input).unwrap().read_to_end(&mut Vec::new()).err()
+    }
+
+    #[test]
+    fn a_file_that_is_damaged_is_told_from_one_that_can_not_be_read() {
+        for compression in [Compression::Gzip, Compression::Zstd] {
+            let whole = packed(compression);
+            assert!(error_of(compression, io::Cursor::new(whole.clone())).is_none());
+            for length in [1, 5, 15, whole.len() / 2, whole.len() - 1] {
+                let cut = whole[..length].to_vec();
+                let error = error_of(compression, io::Cursor::new(cut.clone())).unwrap();
+                assert!(Damaged::of(&error).is_some(), "{compression:?}, {length} bytes: {error:?}");
+                let error = error_of(compression, Torn(io::Cursor::new(cut))).unwrap();
+                assert!(Damaged::of(&error).is_none() && error.to_string().contains("torn"), "{compression:?}, {length} bytes: {error:?}");
+            }
+            for at in [0, 3, whole.len() / 2] {
+                let mut flipped = whole.clone();
+                flipped[at] ^= 0x55;
+                // A byte inside of zstd's blocks may give other content: frames without a checksum have nothing to tell it by.
+                if let Some(error) = error_of(compression, io::Cursor::new(flipped)) {
+                    assert!(Damaged::of(&error).is_some(), "{compression:?}, byte {at}: {error:?}");
+                } else {
+                    assert!(at > 3 && compression == Compression::Zstd, "{compression:?}, byte {at}");
+                }
+            }
+        }
+    }
 }

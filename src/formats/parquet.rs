@@ -3,27 +3,29 @@
 //! Columns are found by name, and fields of rows in them too. A column's values are converted where nothing can be lost but digits that the declared type has
 //! no room for; a value that the type can't hold is an error. `types` says which type of a file is read as which.
 
-use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use bytes::{Buf, Bytes};
+use arrow::error::ArrowError;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
-use parquet::file::reader::{ChunkReader, Length};
+use parquet::file::reader::ChunkReader;
 use weir_catalog::{Column, Error, Result, SqlState};
 
+pub use self::input::FileParts;
+use self::input::{LocalFile, ReadFailure, guarded, refused};
 pub use self::types::LeftOut;
 use self::types::{check_readable, convert, convert_to, place_of, type_of};
 use super::row_kind_of;
 use crate::operators::error::from_arrow;
 use crate::stream::Batch;
 
+mod input;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -31,87 +33,43 @@ mod types;
 /// The bytes of a row group, about: what a writer holds in memory and a reader is given at a time.
 const ROW_GROUP_BYTES: usize = 32 << 20;
 
-/// `path` in an error of this file's.
-fn refused(path: &Path, error: &ParquetError) -> Error {
-    Error::new(SqlState::DATA_EXCEPTION, format!("parquet file \"{}\" can't be read", path.display())).with_detail(error.to_string())
-}
-
-/// Parts of a file, in memory.
-#[derive(Clone, Debug)]
-pub struct FileParts {
-    file_bytes: u64,
-    /// Each with where it begins, sorted.
-    parts: Arc<Vec<(u64, Bytes)>>,
-}
-
-impl FileParts {
-    /// `parts` of a file of `file_bytes`, each with where it begins, sorted.
-    pub fn new(file_bytes: u64, parts: Vec<(u64, Bytes)>) -> FileParts {
-        FileParts { file_bytes, parts: Arc::new(parts) }
-    }
-
-    /// The memory that it takes, bytes.
-    pub fn memory_bytes(&self) -> usize {
-        self.parts.iter().map(|(_, part)| part.len()).sum()
-    }
-
-    /// How long the footer is that ends the file: its length and the format's name are the last eight bytes.
-    pub fn footer_bytes(&self) -> Option<u64> {
-        let (_, end) = self.parts.last()?;
-        let tail = end.get(end.len().checked_sub(8)?..)?;
-        let length = tail.strip_suffix(b"PAR1")?;
-        Some(u64::from(u32::from_le_bytes(length.try_into().ok()?)) + 8)
-    }
-
-    /// What is there from `start` on.
-    fn rest(&self, start: u64) -> Result<Bytes, ParquetError> {
-        let at = self.parts.partition_point(|(from, _)| *from <= start);
-        let part = at.checked_sub(1).and_then(|at| self.parts.get(at));
-        let found = part.filter(|(from, part)| start - from <= part.len() as u64).map(|(from, part)| part.slice((start - from) as usize..));
-        found.ok_or_else(|| ParquetError::EOF(format!("byte {start} is in no part that was read")))
-    }
-}
-
-impl Length for FileParts {
-    fn len(&self) -> u64 {
-        self.file_bytes
-    }
-}
-
-impl ChunkReader for FileParts {
-    type T = bytes::buf::Reader<Bytes>;
-
-    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
-        Ok(self.rest(start)?.reader())
-    }
-
-    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
-        let rest = self.rest(start)?;
-        if rest.len() < length {
-            return Err(ParquetError::EOF(format!("{length} bytes from {start} on are in no part that was read")));
-        }
-        Ok(rest.slice(..length))
-    }
-}
-
 /// What a Parquet file says about itself.
 #[derive(Clone, Debug)]
 pub struct ParquetFile {
     metadata: ArrowReaderMetadata,
+    /// Its length.
+    bytes: u64,
 }
 
 impl ParquetFile {
     /// Reads the footer of the file at `path`.
     pub fn open(path: &Path) -> Result<ParquetFile> {
-        let file = File::open(path).map_err(|e| Error::io(format!("open \"{}\"", path.display()), &e))?;
-        let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(|e| refused(path, &e))?;
-        Ok(ParquetFile { metadata })
+        let file = LocalFile::open(path)?;
+        ParquetFile::load(path, &file, &file.failure())
     }
 
     /// What the end of the file at `path`, in `parts`, says.
     pub fn of_parts(path: &Path, parts: &FileParts) -> Result<ParquetFile> {
-        let metadata = ArrowReaderMetadata::load(parts, ArrowReaderOptions::new()).map_err(|e| refused(path, &e))?;
-        Ok(ParquetFile { metadata })
+        ParquetFile::load(path, parts, &ReadFailure::default())
+    }
+
+    fn load(path: &Path, input: &impl ChunkReader, failure: &ReadFailure) -> Result<ParquetFile> {
+        guarded(path, failure, || {
+            let metadata = ArrowReaderMetadata::load(input, ArrowReaderOptions::new()).map_err(|e| refused(path, e))?;
+            let mut rows = 0i64;
+            for group in metadata.metadata().row_groups() {
+                let count = group.num_rows();
+                rows = rows
+                    .checked_add(count)
+                    .filter(|_| count >= 0)
+                    .ok_or_else(|| refused(path, "Its row groups have no such numbers of rows."))?;
+                // Each row has a value in each column, be it NULL: what only counts rows relies on their number.
+                if group.columns().iter().any(|column| column.num_values() < count) {
+                    return Err(refused(path, "A column has fewer values than its row group has rows."));
+                }
+            }
+            Ok(ParquetFile { metadata, bytes: input.len() })
+        })
     }
 
     /// The number of rows of each row group.
@@ -122,7 +80,9 @@ impl ParquetFile {
     /// The bytes of row group `group` in the file: about what reading all of it holds at a time.
     pub fn row_group_bytes(&self, group: usize) -> usize {
         let groups = self.metadata.metadata().row_groups();
-        groups.get(group).map_or(0, |group| usize::try_from(group.compressed_size()).unwrap_or(0))
+        let columns = groups.get(group).map_or(&[][..], |group| group.columns());
+        let bytes = columns.iter().fold(0u64, |sum, column| sum.saturating_add(u64::try_from(column.compressed_size()).unwrap_or(0)));
+        usize::try_from(bytes.min(self.bytes)).unwrap_or(usize::MAX)
     }
 
     /// The columns that it has, with the type in which each is read, and what is left out of them because weir has no such type.
@@ -149,11 +109,13 @@ pub struct ParquetDecoder {
 /// Some rows of a file, as they come.
 pub struct ParquetRows {
     reader: ParquetRecordBatchReader,
+    /// What the disk said to the reader.
+    failure: ReadFailure,
     /// Where in a batch of the reader each column is, and the row kind.
     positions: Vec<usize>,
     kind_position: Option<usize>,
     decoder: ParquetDecoder,
-    name: String,
+    path: PathBuf,
 }
 
 impl ParquetDecoder {
@@ -170,16 +132,16 @@ impl ParquetDecoder {
     /// Where `file` has the columns.
     fn roots(&self, path: &Path, file: &ParquetFile) -> Result<Roots> {
         let fields = file.metadata.schema().fields();
+        let in_file = |error: Error| error.with_context(format!("file \"{}\"", path.display()));
         let root = |wanted: &str| {
-            place_of(fields, wanted).ok_or_else(|| {
+            place_of(fields, wanted).map_err(in_file)?.ok_or_else(|| {
                 Error::new(SqlState::UNDEFINED_COLUMN, format!("parquet file \"{}\" has no column \"{wanted}\"", path.display()))
             })
         };
         let mut columns = Vec::with_capacity(self.columns.len());
         for column in &self.columns {
             let position = root(&column.name)?;
-            check_readable(fields[position].data_type(), &column.ty, &column.name)
-                .map_err(|error| error.with_context(path.display().to_string()))?;
+            check_readable(fields[position].data_type(), &column.ty, &column.name).map_err(in_file)?;
             columns.push(position);
         }
         let kind = self.row_kind.as_deref().map(root).transpose()?;
@@ -200,9 +162,12 @@ impl ParquetDecoder {
             let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
             let (start, length) = (u64::try_from(start), u64::try_from(column.compressed_size()));
             let (Ok(start), Ok(length)) = (start, length) else {
-                return Err(refused(path, &ParquetError::General("a column stands at a negative place".into())));
+                return Err(refused(path, "A column stands at a negative place."));
             };
-            ranges.push(start..start.saturating_add(length));
+            let end = start.checked_add(length).filter(|end| *end <= file.bytes);
+            ranges.push(
+                start..end.ok_or_else(|| refused(path, format_args!("A column stands at byte {start}, which goes beyond its end.")))?,
+            );
         }
         ranges.sort_unstable_by_key(|range| range.start);
         Ok(ranges)
@@ -223,16 +188,21 @@ impl ParquetDecoder {
         let place = |root: &usize| read.binary_search(root).map_err(|_| Error::internal("a column of a parquet file is not read"));
         let part =
             Part { mask: ProjectionMask::roots(file.metadata.parquet_schema(), read.iter().copied()), group, skip, rows, batch_rows };
-        let reader = match parts {
-            Some(parts) => part.reader(parts.clone(), file),
-            None => part.reader(File::open(path).map_err(|e| Error::io(format!("open \"{}\"", path.display()), &e))?, file),
+        let (reader, failure) = match parts {
+            Some(parts) => (guarded(path, &ReadFailure::default(), || part.reader(path, parts.clone(), file))?, ReadFailure::default()),
+            None => {
+                let input = LocalFile::open(path)?;
+                let failure = input.failure();
+                (guarded(path, &failure, || part.reader(path, input, file))?, failure)
+            }
         };
         Ok(ParquetRows {
-            reader: reader.map_err(|e| refused(path, &e))?,
+            reader,
+            failure,
             positions: columns.iter().map(place).collect::<Result<_>>()?,
             kind_position: kind.as_ref().map(place).transpose()?,
             decoder: self.clone(),
-            name: path.display().to_string(),
+            path: path.to_path_buf(),
         })
     }
 }
@@ -255,7 +225,7 @@ struct Part {
 }
 
 impl Part {
-    fn reader(self, input: impl ChunkReader + 'static, file: &ParquetFile) -> Result<ParquetRecordBatchReader, ParquetError> {
+    fn reader(self, path: &Path, input: impl ChunkReader + 'static, file: &ParquetFile) -> Result<ParquetRecordBatchReader> {
         ParquetRecordBatchReaderBuilder::new_with_metadata(input, file.metadata.clone())
             .with_projection(self.mask)
             .with_row_groups(vec![self.group])
@@ -263,32 +233,48 @@ impl Part {
             .with_limit(usize::try_from(self.rows).unwrap_or(usize::MAX))
             .with_batch_size(self.batch_rows)
             .build()
+            .map_err(|e| refused(path, e))
     }
 }
 
 impl ParquetRows {
-    /// The next rows; `None` at the end. Waits for disk.
+    /// The next rows; `None` at the end. Waits for disk. After an error there is nothing more to be asked for.
     pub fn next_batch(&mut self) -> Result<Option<Batch>> {
-        let Some(read) = self.reader.next() else { return Ok(None) };
-        let in_file = |error: Error| error.with_context(format!("file \"{}\"", self.name));
-        let read = read.map_err(|e| in_file(from_arrow(e)))?;
-        let arrays = self
-            .positions
+        let ParquetRows { reader, failure, positions, kind_position, decoder, path } = self;
+        guarded(path, failure, || {
+            let in_file = |error: Error| error.with_context(format!("file \"{}\"", path.display()));
+            let read = match reader.next() {
+                None => return Ok(None),
+                Some(Ok(read)) => read,
+                Some(Err(error @ (ArrowError::OffsetOverflowError(_) | ArrowError::MemoryError(_)))) => {
+                    return Err(in_file(from_arrow(error)));
+                }
+                Some(Err(error)) => return Err(refused(path, error)),
+            };
+            decoder.batch(&read, positions, *kind_position).map(Some).map_err(in_file)
+        })
+    }
+}
+
+impl ParquetDecoder {
+    /// The rows that were `read`, where each column and the row kind are at these positions.
+    fn batch(&self, read: &RecordBatch, positions: &[usize], kind_position: Option<usize>) -> Result<Batch> {
+        let arrays = positions
             .iter()
-            .zip(&self.decoder.columns)
-            .map(|(position, column)| convert(read.column(*position), &column.ty, &column.name, None).map_err(in_file))
+            .zip(&self.columns)
+            .map(|(position, column)| convert(read.column(*position), &column.ty, &column.name, None))
             .collect::<Result<Vec<_>>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(read.num_rows()));
-        let rows = RecordBatch::try_new_with_options(self.decoder.schema.clone(), arrays, &options).map_err(from_arrow)?;
-        let Some(position) = self.kind_position else { return Ok(Some(Batch::insert(rows))) };
-        let kinds = convert_to(read.column(position), &DataType::Utf8).map_err(in_file)?;
+        let rows = RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options).map_err(from_arrow)?;
+        let Some(position) = kind_position else { return Ok(Batch::insert(rows)) };
+        let kinds = convert_to(read.column(position), &DataType::Utf8)?;
         let kinds = kinds.as_string::<i32>();
         let kind = |row: usize| -> Result<u8> {
             let text = if kinds.is_null(row) { "" } else { kinds.value(row) };
-            row_kind_of(text.as_bytes()).map(|kind| kind as u8).map_err(in_file)
+            row_kind_of(text.as_bytes()).map(|kind| kind as u8)
         };
         let kinds = (0..read.num_rows()).map(kind).collect::<Result<Vec<_>>>()?;
-        Ok(Some(Batch::with_kinds(rows, kinds)))
+        Ok(Batch::with_kinds(rows, kinds))
     }
 }
 

@@ -61,7 +61,7 @@ pub fn too_long(longest: usize) -> Error {
 }
 
 /// The length of the byte order mark that `data` begins with, if it does.
-pub(super) fn byte_order_mark(data: &[u8]) -> usize {
+pub fn byte_order_mark(data: &[u8]) -> usize {
     if data.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 }
 }
 

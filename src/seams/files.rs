@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use weir_catalog::Result;
 
-pub use local::LocalFiles;
+pub use local::{LocalFiles, not_regular, open_regular};
 pub use lossy::LossyFiles;
 
 /// A file open for appending.

@@ -9,7 +9,7 @@ use weir_catalog::{Column, Error, Result, RowKind, SqlState};
 use super::CsvOptions;
 use super::tokenizer::{BadFields, Fields, Tokenizer};
 use crate::formats::column::ColumnBuilder;
-use crate::formats::records::{BadRecord, Decoded, RecordDecoder, RecordEnd, too_long, without_rows};
+use crate::formats::records::{BadRecord, Decoded, RecordDecoder, RecordEnd, byte_order_mark, too_long, without_rows};
 use crate::formats::row_kind_of;
 use crate::formats::value::utf8;
 use crate::operators::error::{from_arrow, shorten};
@@ -137,6 +137,8 @@ impl RecordDecoder for CsvDecoder {
         if !self.options.header {
             return Ok(());
         }
+        // A byte order mark, as spreadsheets write it, is no part of the first name, and a quote behind it begins a field.
+        let header = &header[byte_order_mark(header)..];
         let mut names = Vec::new();
         let mut counting = Tokenizer::new(&self.options, 1);
         counting.tokenize(header, 0, 1, &mut self.fields);
@@ -151,14 +153,14 @@ impl RecordDecoder for CsvDecoder {
                     Some(quote) => unescape(field, quote, self.options.escape, &mut name),
                     None => name.extend_from_slice(field),
                 }
-                // A byte order mark, as spreadsheets write it.
-                let name = if column == 0 { name.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&name) } else { &name };
-                names.push(utf8(name)?.trim().to_string());
+                names.push((utf8(&name)?.to_string(), self.options.quote.is_some() && field.first() == self.options.quote.as_ref()));
             }
         }
-        let it_has = || format!("It has {}.", shorten(&names.join(", "), 200));
+        // What stands without quotes may have blanks around it.
+        let trimmed = |(name, is_quoted): &(String, bool)| if *is_quoted { name.clone() } else { name.trim().to_string() };
+        let it_has = || format!("It has {}.", shorten(&names.iter().map(trimmed).collect::<Vec<_>>().join(", "), 200));
         // The only one that `is_it`: of several nobody can say which is meant.
-        let only = |wanted: &str, is_it: &dyn Fn(&str) -> bool| {
+        let only = |wanted: &str, is_it: &dyn Fn(&(String, bool)) -> bool| {
             let mut found = names.iter().enumerate().filter(|(_, name)| is_it(name)).map(|(at, _)| at);
             match (found.next(), found.next()) {
                 (Some(_), Some(_)) => {
@@ -168,11 +170,19 @@ impl RecordDecoder for CsvDecoder {
                 (first, _) => Ok(first),
             }
         };
-        let position = |wanted: &str| match only(wanted, &|name| name == wanted)? {
-            Some(same) => Ok(same),
-            None => only(wanted, &|name| name.eq_ignore_ascii_case(wanted))?.ok_or_else(|| {
-                Error::new(SqlState::UNDEFINED_COLUMN, format!("the header has no column \"{wanted}\"")).with_detail(it_has())
-            }),
+        let position = |wanted: &str| {
+            let ways: [&dyn Fn(&(String, bool)) -> bool; 3] = [
+                &|name| trimmed(name) == wanted,
+                // Blanks and all.
+                &|(name, _)| name == wanted,
+                &|name| trimmed(name).eq_ignore_ascii_case(wanted),
+            ];
+            for is_it in ways {
+                if let Some(at) = only(wanted, is_it)? {
+                    return Ok(at);
+                }
+            }
+            Err(Error::new(SqlState::UNDEFINED_COLUMN, format!("the header has no column \"{wanted}\"")).with_detail(it_has()))
         };
         self.positions = self.projection.iter().map(|column| position(&self.names[*column])).collect::<Result<_>>()?;
         self.kind_position = self.row_kind.as_deref().map(position).transpose()?;
@@ -268,10 +278,11 @@ impl RecordDecoder for CsvDecoder {
     }
 
     fn header_length(&self, data: &[u8]) -> Option<usize> {
+        let mark = byte_order_mark(data);
         if !self.options.header {
-            return Some(crate::formats::records::byte_order_mark(data));
+            return Some(mark);
         }
-        let end = Tokenizer::new(&self.options, 2).tokenize(data, 0, 1, &mut Fields::default());
+        let end = Tokenizer::new(&self.options, 2).tokenize(data, mark, 1, &mut Fields::default());
         Some(end).filter(|end| *end < data.len())
     }
 }

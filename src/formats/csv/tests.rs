@@ -292,6 +292,31 @@ fn a_header_says_where_columns_are() {
 }
 
 #[test]
+fn a_header_behind_a_byte_order_mark_may_be_quoted_and_quoted_names_are_as_they_stand() {
+    let columns = [column("id", SqlType::BigInt), column(" name ", SqlType::Text)];
+    let options = CsvOptions { header: true, ..CsvOptions::default() };
+    // The line end inside of the first name shows that its quote is seen.
+    for (first, text) in
+        [("id", "\u{FEFF}\"id\",\" name \"\n1,x\n"), ("id", "\u{FEFF} id , name \n1,x\n"), ("i\nd", "\u{FEFF}\"i\nd\",\" name \"\n1,x\n")]
+    {
+        let columns = [column(first, SqlType::BigInt), columns[1].clone()];
+        let mut decoder = CsvDecoder::new(options.clone(), &columns, &[0, 1], None).unwrap();
+        let header = decoder.header_length(text.as_bytes()).unwrap();
+        decoder.set_header(&text.as_bytes()[..header]).unwrap();
+        let decoded = decoder.decode(text.as_bytes(), header, 100).unwrap();
+        assert!(decoded.bad.is_empty(), "{text}");
+        assert_eq!(decoded.batch.rows.column(0).as_primitive::<Int64Type>().values(), &[1], "{text}");
+        assert_eq!(decoded.batch.rows.column(1).as_string::<i32>().value(0), "x", "{text}");
+    }
+    // A quoted name is another than the one without its blanks.
+    let mut decoder = CsvDecoder::new(options.clone(), &columns, &[0, 1], None).unwrap();
+    assert!(decoder.set_header(b"name,id,\" name \"\n").is_ok());
+    let mut decoder = CsvDecoder::new(options, &[column("id", SqlType::BigInt)], &[0], None).unwrap();
+    assert_eq!(decoder.set_header(b"\" id\",x\n").unwrap_err().code().as_str(), "42703");
+    assert_eq!(decoder.set_header(b" id,id\n").unwrap_err().code().as_str(), "42702");
+}
+
+#[test]
 fn timestamps_are_rounded_to_the_columns_precision() {
     let columns = [column("at", SqlType::Timestamp { precision: 3 })];
     let mut decoder = CsvDecoder::new(CsvOptions::default(), &columns, &[0], None).unwrap();

@@ -1,6 +1,6 @@
 //! Files with columns of every kind, as other programs write them.
 
-use std::path::PathBuf;
+use std::fs::File;
 
 use arrow::array::{
     BinaryArray, Date32Array, Decimal128Array, DictionaryArray, FixedSizeListArray, Float32Array, Float64Array, Int8Array, Int16Array,
@@ -15,6 +15,8 @@ use tempfile::TempDir;
 use weir_catalog::SqlType;
 
 use super::*;
+
+mod damaged;
 
 /// A file of these columns; each slice of columns is a row group.
 fn file_of(groups: &[Vec<(&str, ArrayRef)>], properties: Option<WriterProperties>) -> (TempDir, PathBuf) {
@@ -239,4 +241,91 @@ fn a_time_that_is_too_far_away_is_an_error() {
     let (_folder, path) = file_of(&[vec![("s", Arc::new(TimestampSecondArray::from(vec![i64::MAX / 1000])) as ArrayRef)]], None);
     let (code, text) = refusal(read(&path, &[column("s", SqlType::TIMESTAMP)], 10));
     assert_eq!((code.as_str(), text.contains("a.parquet")), ("22008", true), "{text}");
+}
+
+#[test]
+fn digits_are_lost_nowhere_silently() {
+    let numeric = |precision: u8, scale: i8| SqlType::Numeric { precision, scale };
+    let doubles = |values: &[f64]| -> ArrayRef { Arc::new(Float64Array::from(values.to_vec())) };
+    let floats = |values: &[f32]| -> ArrayRef { Arc::new(Float32Array::from(values.to_vec())) };
+    let decimals = |values: &[i128], precision: u8, scale: i8| -> ArrayRef {
+        Arc::new(Decimal128Array::from(values.to_vec()).with_precision_and_scale(precision, scale).unwrap())
+    };
+    let longer = |values: &[i128], scale: i8| cast(&decimals(values, 20, scale), &DataType::Decimal256(40, scale)).unwrap();
+    let exact: Vec<(ArrayRef, SqlType, &[&str])> = vec![
+        (doubles(&[9.0, -0.0, -7.0]), SqlType::BigInt, &["9", "0", "-7"]),
+        (doubles(&[9.0]), SqlType::Int, &["9"]),
+        (floats(&[9.0]), SqlType::BigInt, &["9"]),
+        (cast(&floats(&[9.0]), &DataType::Float16).unwrap(), SqlType::Int, &["9"]),
+        (decimals(&[8000, -1000], 10, 3), SqlType::BigInt, &["8", "-1"]),
+        (decimals(&[8560], 10, 3), numeric(10, 2), &["8.56"]),
+        (longer(&[8560], 3), numeric(10, 2), &["8.56"]),
+        (doubles(&[0.1, 0.1 + 0.2, 1234567.89, 1e20]), numeric(30, 2), &["0.10", "0.30", "1234567.89", "100000000000000000000.00"]),
+        (floats(&[0.1, 1234.5]), numeric(10, 2), &["0.10", "1234.50"]),
+        // DOUBLE PRECISION rounds.
+        (decimals(&[12_345_678_901_234_567_890_123], 38, 3), SqlType::Double, &["1.2345678901234567e19"]),
+        (Arc::new(Int64Array::from(vec![(1 << 53) + 1])), SqlType::Double, &["9007199254740992.0"]),
+        (floats(&[0.5]), SqlType::Double, &["0.5"]),
+    ];
+    for (array, ty, expected) in exact {
+        let from = array.data_type().clone();
+        let (_folder, path) = file_of(&[vec![("x", array)]], None);
+        let rows = read(&path, &[column("x", ty.clone())], 10).unwrap_or_else(|error| panic!("{from} as {ty}: {error:?}"));
+        let shown: Vec<String> =
+            (0..rows.num_rows()).map(|row| arrow::util::display::array_value_to_string(rows.column(0), row).unwrap()).collect();
+        assert_eq!(shown, expected, "{from} as {ty}");
+    }
+    let struct_of = |array: ArrayRef| -> ArrayRef {
+        let fields = vec![Field::new("f", array.data_type().clone(), true)];
+        Arc::new(StructArray::new(fields.into(), vec![array], None))
+    };
+    let row = SqlType::Row(vec![("f".into(), SqlType::BigInt)]);
+    let lossy: Vec<(ArrayRef, SqlType, &str)> = vec![
+        (doubles(&[1.0, 9.75]), SqlType::BigInt, "9.75"),
+        (doubles(&[9.75]), SqlType::Int, "9.75"),
+        (floats(&[9.75]), SqlType::BigInt, "9.75"),
+        (doubles(&[f64::NAN]), SqlType::BigInt, ""),
+        (doubles(&[9.3e18]), SqlType::BigInt, ""),
+        (decimals(&[8567], 10, 3), SqlType::BigInt, "8.567"),
+        (decimals(&[8567], 10, 3), numeric(10, 2), "8.567"),
+        (decimals(&[9996], 4, 3), numeric(10, 2), "9.996"),
+        (longer(&[8567], 3), numeric(10, 2), "8.567"),
+        (longer(&[8567], 3), SqlType::Int, "8.567"),
+        (doubles(&[9.75]), numeric(10, 1), "9.75"),
+        (floats(&[9.75]), numeric(10, 1), "9.75"),
+        (Arc::new(Int64Array::from(vec![1 << 40])), SqlType::Int, ""),
+        (struct_of(doubles(&[9.75])), row, "9.75"),
+    ];
+    for (array, ty, value) in lossy {
+        let from = array.data_type().clone();
+        let (_folder, path) = file_of(&[vec![("x", array)]], None);
+        let (code, text) = refusal(read(&path, &[column("x", ty.clone())], 10));
+        assert!(["22003", "22P02"].contains(&code.as_str()), "{from} as {ty}: {code} {text}");
+        assert!(text.contains(value) && text.contains("column \"x\"") && text.contains("a.parquet"), "{from} as {ty}: {text}");
+    }
+    // What stands in a row that is NULL is nobody's.
+    let fields = vec![Field::new("f", DataType::Float64, true)];
+    let nulls = NullBuffer::from(vec![true, false]);
+    let rows: ArrayRef = Arc::new(StructArray::new(fields.into(), vec![doubles(&[1.0, 9.75])], Some(nulls)));
+    let row = SqlType::Row(vec![("f".into(), SqlType::BigInt)]);
+    assert_eq!(convert(&rows, &row, "x", None).unwrap().null_count(), 1);
+}
+
+#[test]
+fn a_column_that_may_be_one_of_several_is_refused_unless_it_is_named_exactly() {
+    let numbers = |number: i64| -> ArrayRef { Arc::new(Int64Array::from(vec![number])) };
+    let (_folder, path) = file_of(&[vec![("Id", numbers(1)), ("ID", numbers(2)), ("\u{c9}", numbers(3))]], None);
+    let (code, text) = refusal(read(&path, &[column("id", SqlType::BigInt)], 10));
+    assert!(code == "42702" && text.contains("\"Id\"") && text.contains("\"ID\"") && text.contains("a.parquet"), "{code} {text}");
+    let rows = read(&path, &[column("ID", SqlType::BigInt), column("Id", SqlType::BigInt)], 10).unwrap();
+    assert_eq!([rows.column(0), rows.column(1)], [&numbers(2), &numbers(1)]);
+    // A table that declares none has its name in lower case.
+    assert_eq!(read(&path, &[column("\u{e9}", SqlType::BigInt)], 10).unwrap().column(0), &numbers(3));
+    let fields =
+        vec![Field::new("A", DataType::Int64, true), Field::new("a", DataType::Int64, true), Field::new("a", DataType::Int64, true)];
+    for (fields, code) in [(&fields[..2], None), (&fields[..], Some("42702"))] {
+        let row: ArrayRef = Arc::new(StructArray::new(fields.to_vec().into(), (0..fields.len() as i64).map(numbers).collect(), None));
+        let ty = SqlType::Row(vec![("a".into(), SqlType::BigInt)]);
+        assert_eq!(check_readable(row.data_type(), &ty, "r").err().map(|error| error.code().as_str().to_string()).as_deref(), code);
+    }
 }

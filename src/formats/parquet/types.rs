@@ -20,8 +20,10 @@ use arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, Int64Array, ListArray, StringArray, StructArray, TimestampMicrosecondArray, new_null_array,
 };
 use arrow::buffer::NullBuffer;
+use arrow::compute::kernels::cmp::distinct;
 use arrow::compute::{CastOptions, cast_with_options, nullif};
-use arrow::datatypes::{DataType, Field, Fields, Int64Type, TimeUnit, TimestampMicrosecondType};
+use arrow::datatypes::{DataType, Field, Fields, Float32Type, Float64Type, Int64Type, TimeUnit, TimestampMicrosecondType};
+use arrow::util::display::array_value_to_string;
 use weir_catalog::{Error, Result, SqlState, SqlType};
 use weir_sql::functions::nested;
 use weir_sql::functions::text::{from_bytes, round_timestamp};
@@ -84,10 +86,27 @@ fn numeric(precision: u8, scale: i8) -> Option<SqlType> {
     (precision <= DIGITS_MAX).then_some(SqlType::Numeric { precision, scale: scale.max(0) })
 }
 
-/// The place of `wanted` among the names of columns or fields: the same name, or else one that differs in case.
-pub(super) fn place_of(fields: &Fields, wanted: &str) -> Option<usize> {
-    let same = fields.iter().position(|field| field.name() == wanted);
-    same.or_else(|| fields.iter().position(|field| field.name().eq_ignore_ascii_case(wanted)))
+/// The place of `wanted` among the names of columns or fields: the same name, or else one that differs in case. `42702` where there are several.
+pub(super) fn place_of(fields: &Fields, wanted: &str) -> Result<Option<usize>> {
+    let only = |is_it: &dyn Fn(&str) -> bool| {
+        let mut found = fields.iter().enumerate().filter(|(_, field)| is_it(field.name()));
+        match (found.next(), found.next()) {
+            (Some((_, first)), Some((_, second))) => {
+                let message = format!("column \"{wanted}\" may be one of several in the file");
+                Err(Error::new(SqlState::AMBIGUOUS_COLUMN, message)
+                    .with_detail(format!("It has \"{}\" and \"{}\".", first.name(), second.name()))
+                    .with_hint("Declare the column under the name that it has in the file, in double quotes."))
+            }
+            (first, _) => Ok(first.map(|(at, _)| at)),
+        }
+    };
+    match only(&|name| name == wanted)? {
+        Some(same) => Ok(Some(same)),
+        None => {
+            let wanted = wanted.to_lowercase();
+            only(&|name| name.to_lowercase() == wanted)
+        }
+    }
 }
 
 /// `42804` where values of type `from` are not read as `ty`, `42703` where a field is missing. `name` is the column's, or the way to a part of it.
@@ -107,7 +126,7 @@ pub(super) fn check_readable(from: &DataType, ty: &SqlType, name: &str) -> Resul
         (SqlType::Row(members), DataType::Struct(fields)) => {
             for (member, ty) in members {
                 let path = format!("{name}.{member}");
-                let place = place_of(fields, member)
+                let place = place_of(fields, member)?
                     .ok_or_else(|| Error::new(SqlState::UNDEFINED_COLUMN, format!("the file has no field \"{path}\"")))?;
                 check_readable(fields[place].data_type(), ty, &path)?;
             }
@@ -145,7 +164,7 @@ pub(super) fn convert(array: &ArrayRef, ty: &SqlType, name: &str, around: Option
             let DataType::Struct(from) = array.data_type() else { return Err(lost()) };
             let (rows, nulls) = (array.as_struct(), nulls());
             let column = |(member, ty): &(String, SqlType)| {
-                let place = place_of(from, member).ok_or_else(lost)?;
+                let place = place_of(from, member)?.ok_or_else(lost)?;
                 convert(rows.column(place), ty, name, nulls.as_ref())
             };
             let columns = members.iter().map(column).collect::<Result<Vec<_>>>()?;
@@ -162,26 +181,96 @@ pub(super) fn convert(array: &ArrayRef, ty: &SqlType, name: &str, around: Option
             Ok(Arc::new(ListArray::try_new(to, offsets, values, nulls()).map_err(from_arrow)?))
         }
         (_, to) => {
-            let mut array = match ty {
-                SqlType::Timestamp { .. } => microseconds(array)?,
-                _ => convert_to(array, &to)?,
+            let in_column = |error: Error| {
+                let detail = error.detail().map_or_else(String::new, |detail| format!("{detail} "));
+                error.with_detail(format!("{detail}It stands in column \"{name}\"."))
+            };
+            let mut array = match array.data_type() {
+                DataType::Dictionary(_, value) => convert_to(array, value)?,
+                _ => array.clone(),
             };
             if let Some(around) = around {
                 array = nullif(&array, &BooleanArray::new(!around.inner(), None)).map_err(from_arrow)?;
             }
             match ty {
-                SqlType::Timestamp { precision } if *precision < 6 => {
+                SqlType::Timestamp { precision } => {
+                    let array = microseconds(&array).map_err(in_column)?;
+                    if *precision == 6 {
+                        return Ok(array);
+                    }
                     let values: &TimestampMicrosecondArray = array.as_primitive::<TimestampMicrosecondType>();
                     let rounded: TimestampMicrosecondArray = values.unary(|value| round_timestamp(value, *precision));
                     Ok(Arc::new(rounded))
                 }
                 SqlType::Text => {
-                    check_texts(array.as_string::<i32>()).map_err(|error| error.with_detail(format!("It stands in column \"{name}\".")))?;
+                    let array = convert_to(&array, &to)?;
+                    check_texts(array.as_string::<i32>()).map_err(in_column)?;
                     Ok(array)
                 }
-                _ => Ok(array),
+                _ => without_loss(&array, &to, ty).map_err(in_column),
             }
         }
+    }
+}
+
+/// `array` as numbers of type `to`, that of `ty`. `22003` where one is not the same number then: digits are not lost silently. DOUBLE PRECISION is an
+/// approximation, so there any number is rounded; and of one only as many digits count as all decimals of that length keep, as in PostgreSQL's casts.
+fn without_loss(array: &ArrayRef, to: &DataType, ty: &SqlType) -> Result<ArrayRef> {
+    /// Half of the last digit that counts, in relation to the number: of 15 digits, and of 6.
+    const DOUBLE: f64 = 5e-15;
+    const SINGLE: f64 = 5e-6;
+    let array = match array.data_type() {
+        DataType::Float16 => convert_to(array, &DataType::Float32)?,
+        _ => array.clone(),
+    };
+    let converted = convert_to(&array, to)?;
+    let from = array.data_type();
+    let may_lose = match (from, to) {
+        (DataType::Float32 | DataType::Float64, to) => !to.is_floating(),
+        (from, to) => match (scale_of(from), scale_of(to)) {
+            (Some(from), Some(to)) => from > to,
+            (Some(from), None) => from > 0 && to.is_integer(),
+            (None, _) => false,
+        },
+    };
+    if !may_lose {
+        return Ok(converted);
+    }
+    // Where going back fails, as 10.0 does in three digits of which two are decimals, something was lost too.
+    let back = cast_with_options(&converted, from, &CastOptions { safe: true, ..CastOptions::default() }).map_err(from_arrow)?;
+    let digits = |digits: f64| if to.is_integer() { 0.0 } else { digits };
+    let lost = match from {
+        DataType::Float64 => {
+            let (before, after) = (array.as_primitive::<Float64Type>(), back.as_primitive::<Float64Type>());
+            first_lost(before.iter(), after.iter(), digits(DOUBLE))
+        }
+        DataType::Float32 => {
+            let (before, after) = (array.as_primitive::<Float32Type>(), back.as_primitive::<Float32Type>());
+            first_lost(before.iter().map(|value| value.map(f64::from)), after.iter().map(|value| value.map(f64::from)), digits(SINGLE))
+        }
+        _ => distinct(&array, &back).map_err(from_arrow)?.iter().position(|is_other| is_other == Some(true)),
+    };
+    let Some(row) = lost else { return Ok(converted) };
+    let value = array_value_to_string(&array, row).map_err(from_arrow)?;
+    Err(Error::new(SqlState::NUMERIC_VALUE_OUT_OF_RANGE, format!("value {value} can't be read as {ty} without loss")))
+}
+
+/// Where the first number is that is another one `after`.
+fn first_lost(before: impl Iterator<Item = Option<f64>>, after: impl Iterator<Item = Option<f64>>, tolerance: f64) -> Option<usize> {
+    before.zip(after).position(|pair| match pair {
+        (Some(before), Some(after)) => (before - after).abs() > tolerance * before.abs(),
+        (Some(_), None) => true,
+        (None, _) => false,
+    })
+}
+
+/// The scale of a decimal type.
+fn scale_of(ty: &DataType) -> Option<i8> {
+    match ty {
+        DataType::Decimal32(_, scale) | DataType::Decimal64(_, scale) | DataType::Decimal128(_, scale) | DataType::Decimal256(_, scale) => {
+            Some(*scale)
+        }
+        _ => None,
     }
 }
 
@@ -198,17 +287,13 @@ fn check_texts(texts: &StringArray) -> Result<()> {
 /// Dates and times of any unit as microseconds, those of a zone in UTC: what is finer is rounded, what is too far away is an error.
 fn microseconds(array: &ArrayRef) -> Result<ArrayRef> {
     let to = DataType::Timestamp(TimeUnit::Microsecond, None);
-    let array = match array.data_type() {
-        DataType::Dictionary(_, value) => convert_to(array, value)?,
-        _ => array.clone(),
-    };
     let (factor, divisor) = match array.data_type() {
         DataType::Timestamp(TimeUnit::Second, _) => (1_000_000, 1),
         DataType::Timestamp(TimeUnit::Millisecond, _) | DataType::Date64 => (1000, 1),
         DataType::Timestamp(TimeUnit::Nanosecond, _) => (1, 1000),
-        _ => return convert_to(&array, &to),
+        _ => return convert_to(array, &to),
     };
-    let whole = convert_to(&array, &DataType::Int64)?;
+    let whole = convert_to(array, &DataType::Int64)?;
     let whole = whole.as_primitive::<Int64Type>();
     let too_far = || Error::new(SqlState::DATETIME_FIELD_OVERFLOW, "timestamp out of range");
     let values: Int64Array = if divisor == 1 {

@@ -7,10 +7,11 @@
 use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use weir_catalog::{Error, Result};
+use weir_catalog::{Error, Result, SqlState};
 
 use super::{AppendFile, Files, FilesRef};
 
@@ -36,6 +37,25 @@ pub(super) fn parent(path: &Path) -> &Path {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         Some(_) => Path::new("."),
         None => path,
+    }
+}
+
+/// `42809`: `path` is a pipe, a socket, a device or a folder.
+pub fn not_regular(path: &Path) -> Error {
+    Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{}\" is no regular file", path.display()))
+        .with_detail("Pipes, sockets and devices are not read: their bytes can't be read again.")
+}
+
+/// Opens a file that somebody else wrote, for reading. `42809` where it is no regular file, which could be waited for without end.
+pub fn open_regular(path: &Path) -> Result<File> {
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let is_regular = |file: &File| file.metadata().map(|metadata| metadata.is_file());
+    match opened.and_then(|file| is_regular(&file).map(|is_regular| is_regular.then_some(file))) {
+        Ok(Some(file)) => Ok(file),
+        Ok(None) => Err(not_regular(path)),
+        // A socket, or a device that nobody drives.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENXIO | libc::ENODEV)) => Err(not_regular(path)),
+        Err(e) => Err(refused("open", path, &e)),
     }
 }
 

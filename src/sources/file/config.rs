@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use arrow::datatypes::Schema;
-use weir_catalog::{ChangelogMode, Column, Error, Result, SqlState};
+use weir_catalog::{ChangelogMode, Column, Error, Result, SqlState, SqlType};
 
+use super::listing::{check_pattern, is_pattern};
 use super::objects::{ObjectPlace, Remote};
 use crate::formats::options::{Given, OptionReader, invalid};
 use crate::formats::parquet::{LeftOut, ParquetFile};
@@ -54,6 +55,19 @@ pub struct FileConfig {
 /// What was left out, each with its type.
 pub fn listed(left_out: &[LeftOut]) -> String {
     if left_out.is_empty() { "none".to_string() } else { left_out.iter().map(LeftOut::to_string).collect::<Vec<_>>().join(", ") }
+}
+
+/// The name that two fields of one row in `ty` have.
+fn twice(ty: &SqlType) -> Option<&str> {
+    match ty {
+        SqlType::Row(fields) => {
+            let is_double = |at: &usize| fields[..*at].iter().any(|(name, _)| *name == fields[*at].0);
+            let double = (0..fields.len()).find(is_double).map(|at| fields[at].0.as_str());
+            double.or_else(|| fields.iter().find_map(|(_, ty)| twice(ty)))
+        }
+        SqlType::Array(element) => twice(element),
+        _ => None,
+    }
 }
 
 /// The path of files of this machine.
@@ -161,19 +175,46 @@ impl FileConfig {
                     return Err(Error::new(SqlState::DUPLICATE_COLUMN, message)
                         .with_hint("Upper and lower case are one where no columns are declared. Declare the columns."));
                 }
+                if let Some((column, field)) = columns.iter().find_map(|column| Some((&column.name, twice(&column.ty)?))) {
+                    let message = format!("parquet file \"{file}\" has several fields \"{field}\" in column \"{column}\"");
+                    return Err(Error::new(SqlState::DUPLICATE_COLUMN, message)
+                        .with_hint("Upper and lower case are one where no columns are declared. Declare the columns."));
+                }
                 Ok((columns, left_out))
             }
             _ => Ok((Vec::new(), Vec::new())),
         }
     }
 
-    /// Checks the columns of a table that is about to be made.
+    /// Checks the columns and the path of a table that is about to be made.
     pub fn check_table(&self, name: &str, columns: &[Column]) -> Result<()> {
         if columns.is_empty() {
             return Err(Error::new(SqlState::INVALID_TABLE_DEFINITION, format!("table \"{name}\" needs columns")));
         }
         self.check_store()?;
+        if self.objects.is_none() {
+            check_pattern(&self.path)?;
+        }
+        self.check_partitions(&Schema::new(columns.iter().map(Column::to_field).collect::<Vec<_>>()))?;
         self.format.check_columns(columns)
+    }
+
+    /// Checks that the columns of `partition_by` can name folders. `42703` where one is not in `schema`.
+    fn check_partitions(&self, schema: &Schema) -> Result<()> {
+        for name in &self.partition_by {
+            let Ok(field) = schema.field_with_name(name) else {
+                return Err(Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" of \"partition_by\" does not exist")));
+            };
+            if field.data_type().is_nested() {
+                return Err(Error::unsupported(format!("column \"{name}\" can't name the folders of a sink"))
+                    .with_detail("It is a row or an array."));
+            }
+            if name.starts_with(['.', '_']) {
+                return Err(Error::unsupported(format!("column \"{name}\" can't name the folders of a sink"))
+                    .with_detail("Readers leave out folders whose names begin with \".\" or \"_\"."));
+            }
+        }
+        Ok(())
     }
 
     /// Checks that the object store can be spoken to as the options say, as far as that can be said without asking it.
@@ -190,23 +231,15 @@ impl FileConfig {
                 .with_detail("Without one, a text that holds a delimiter or a line end could not be read back."));
         }
         self.check_store()?;
-        if let Some(place) = self.objects.as_ref().filter(|place| place.url.prefix.contains(['*', '?', '['])) {
-            return Err(invalid(format!("a sink can't write to the pattern \"{}\"", place.url)));
+        let is_pattern = match &self.objects {
+            Some(place) => place.url.prefix.contains(['*', '?', '[']),
+            None => is_pattern(&self.path),
+        };
+        if is_pattern {
+            return Err(invalid(format!("a sink can't write to the pattern \"{}\"", self.path.display())));
         }
         self.format.check_schema(schema)?;
-        for name in &self.partition_by {
-            let Ok(field) = schema.field_with_name(name) else {
-                return Err(Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" of \"partition_by\" does not exist")));
-            };
-            if field.data_type().is_nested() {
-                return Err(Error::unsupported(format!("column \"{name}\" can't name the folders of a sink"))
-                    .with_detail("It is a row or an array."));
-            }
-            if name.starts_with(['.', '_']) {
-                return Err(Error::unsupported(format!("column \"{name}\" can't name the folders of a sink"))
-                    .with_detail("Readers leave out folders whose names begin with \".\" or \"_\"."));
-            }
-        }
+        self.check_partitions(schema)?;
         if changelog != ChangelogMode::Append && self.format.changelog() == ChangelogMode::Append {
             return Err(Error::unsupported("the result is updated, and files of plain rows can only be added to")
                 .with_detail("A row that was written could not be taken back.")

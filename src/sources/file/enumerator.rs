@@ -30,6 +30,7 @@ use crate::formats::RecordDecoder;
 use crate::formats::compression::Compression;
 use crate::formats::parquet::{FileParts, ParquetDecoder, ParquetFile};
 use crate::formats::records::too_long;
+use crate::seams::files::open_regular;
 use crate::seams::hash::HashSet;
 use crate::seams::objects::joined;
 use crate::state::memory_pool::Charge;
@@ -301,6 +302,20 @@ impl Enumerator {
 
     /// The next piece of `file`; where there is none left, it is done.
     fn take(&self, file: &Arc<FoundFile>, cursor: &mut Cursor) -> Result<Taken> {
+        self.take_unchecked(file, cursor).map_err(|error| self.blame(file, error))
+    }
+
+    /// What is to be told where reading `file` ended with `error`: of a file of this machine that has changed meanwhile, that it has. What was read of it
+    /// then, a record of two halves say, is nobody's.
+    pub fn blame(&self, file: &FoundFile, error: Error) -> Error {
+        if self.remote.is_some() {
+            return error;
+        }
+        let Ok(metadata) = std::fs::metadata(&file.path) else { return error };
+        self.check_unchanged(file, &metadata, self.compression_of(&file.path)).err().unwrap_or(error)
+    }
+
+    fn take_unchecked(&self, file: &Arc<FoundFile>, cursor: &mut Cursor) -> Result<Taken> {
         if let Cursor::Closed(progress) = cursor {
             *cursor = if progress.is_complete() { Cursor::Done } else { self.open_file(file, progress)? };
         }
@@ -356,11 +371,7 @@ impl Enumerator {
 
     fn open_file(&self, file: &FoundFile, progress: &FileProgress) -> Result<Cursor> {
         let path = &file.path;
-        let compression = match (&self.records, self.config.format.compression) {
-            (None, _) => Compression::None,
-            (Some(_), Some(given)) => given,
-            (Some(_), None) => Compression::of_path(path),
-        };
+        let compression = self.compression_of(path);
         let Some(remote) = &self.remote else {
             let opened = self.open_local(file, compression)?;
             return match self.records.as_deref() {
@@ -383,9 +394,17 @@ impl Enumerator {
         }
     }
 
+    fn compression_of(&self, path: &Path) -> Compression {
+        match (&self.records, self.config.format.compression) {
+            (None, _) => Compression::None,
+            (Some(_), Some(given)) => given,
+            (Some(_), None) => Compression::of_path(path),
+        }
+    }
+
     fn open_local(&self, file: &FoundFile, compression: Compression) -> Result<File> {
         let path = &file.path;
-        let opened = File::open(path).map_err(|e| Error::io(format!("open \"{}\"", path.display()), &e))?;
+        let opened = open_regular(path)?;
         let metadata = opened.metadata().map_err(|e| Error::io(format!("read \"{}\"", path.display()), &e))?;
         self.check_unchanged(file, &metadata, compression)?;
         // Of a file of which nothing was read, what is there now is what is read.

@@ -9,6 +9,7 @@ use weir_catalog::{Error, Result, SqlState};
 
 use super::config::FileConfig;
 use super::enumerator::hash_of;
+use crate::seams::files::not_regular;
 use crate::seams::hash::HashSet;
 use crate::sinks::file::place::{LocalRecords, Published};
 
@@ -31,10 +32,11 @@ fn list_local(config: &FileConfig) -> Result<Vec<(PathBuf, u64)>> {
     let mut listing = Listing::default();
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => listing.take_folder(path)?,
-        Ok(metadata) => listing.files.push((path.clone(), metadata.len())),
+        Ok(metadata) if metadata.is_file() => listing.files.push((path.clone(), metadata.len())),
+        Ok(_) => return Err(not_regular(path)),
         Err(e) if e.kind() == ErrorKind::NotFound => {
             let text = path.to_string_lossy();
-            if text.contains(['*', '?', '[']) {
+            if text.contains(PATTERN) {
                 listing.take_matching(&Steps::of(path)?)?;
             } else if config.watch.is_none() {
                 return Err(missing(&text));
@@ -47,6 +49,19 @@ fn list_local(config: &FileConfig) -> Result<Vec<(PathBuf, u64)>> {
 
 fn failed(path: &Path, e: &std::io::Error) -> Error {
     Error::io(format!("read \"{}\"", path.display()), e)
+}
+
+const PATTERN: [char; 3] = ['*', '?', '['];
+
+/// `22023` where `path`, of this machine, is a malformed pattern. What is there under the name is none.
+pub fn check_pattern(path: &Path) -> Result<()> {
+    if path.to_string_lossy().contains(PATTERN) && !path.exists() { Steps::of(path).map(drop) } else { Ok(()) }
+}
+
+/// Whether what is not there yet of `path`, of this machine, is a pattern.
+pub fn is_pattern(path: &Path) -> bool {
+    let there = path.ancestors().find(|above| above.exists()).unwrap_or(Path::new(""));
+    path.strip_prefix(there).is_ok_and(|missing| missing.to_string_lossy().contains(PATTERN))
 }
 
 /// A pattern, taken apart at its slashes.
@@ -78,7 +93,7 @@ impl Steps {
             let text = name.to_string_lossy();
             let step = if text == "**" {
                 Step::Folders
-            } else if text.contains(['*', '?', '[']) {
+            } else if text.contains(PATTERN) {
                 Step::Like(glob::Pattern::new(&text).map_err(malformed)?)
             } else {
                 Step::Name(name.to_os_string())
@@ -322,10 +337,38 @@ mod tests {
         assert_eq!(named(root, "*.csv"), ["top.csv"]);
     }
 
+    fn config(path: &Path) -> FileConfig {
+        let options = [("path".to_string(), path.display().to_string()), ("format".to_string(), "csv".to_string())];
+        FileConfig::parse(&options.into_iter().collect()).unwrap()
+    }
+
     #[test]
     fn a_malformed_pattern_is_refused() {
-        let options = [("path", "/tmp/a**b"), ("format", "csv")];
-        let options = options.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string())).collect();
-        assert_eq!(find_local(&FileConfig::parse(&options).unwrap()).unwrap_err().code().as_str(), "22023");
+        assert_eq!(find_local(&config(Path::new("/tmp/a**b"))).unwrap_err().code().as_str(), "22023");
+    }
+
+    #[test]
+    fn only_regular_files_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        write(root, &["in/a.csv"]);
+        let (pipe, socket) = (root.join("in/pipe.csv"), root.join("in/socket.csv"));
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        let _listening = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert!(made.success());
+        symlink("pipe.csv", root.join("in/link.csv")).unwrap();
+        symlink("/dev/zero", root.join("in/device.csv")).unwrap();
+        symlink("a.csv", root.join("in/good.csv")).unwrap();
+        assert_eq!(named(root, "in"), ["in/a.csv", "in/good.csv"]);
+        assert_eq!(named(root, "in/*.csv"), ["in/a.csv", "in/good.csv"]);
+        // Named directly, and where one has come in a file's place since that was found.
+        for name in ["pipe", "socket", "link", "device"] {
+            let path = root.join(format!("in/{name}.csv"));
+            for error in [find_local(&config(&path)).unwrap_err(), crate::seams::files::open_regular(&path).unwrap_err()] {
+                assert_eq!(error.code().as_str(), "42809", "{name}");
+                assert!(error.message().contains(&format!("{name}.csv\" is no regular file")), "{error:?}");
+            }
+        }
+        assert_eq!(crate::seams::files::open_regular(&root.join("none")).unwrap_err().code().as_str(), "58030");
     }
 }

@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use weir_catalog::{ConnectorTable, Error, Result};
+use weir_catalog::{ConnectorTable, Error, Result, SqlState};
 
 pub use config::{BadRecords, FileConfig, listed};
 pub use objects::ObjectPlace;
@@ -176,6 +176,14 @@ impl FileSource {
 
     /// Reads on in the piece under way. `None` where it is at its end.
     fn read(&mut self, max_rows: usize) -> Result<Option<Batch>> {
+        let read = self.read_piece(max_rows);
+        match (read, &self.current) {
+            (Err(error), Some(current)) => Err(self.enumerator.blame(&current.piece.file, error)),
+            (read, _) => read,
+        }
+    }
+
+    fn read_piece(&mut self, max_rows: usize) -> Result<Option<Batch>> {
         let Some(current) = &mut self.current else { return Ok(None) };
         let piece = &current.piece;
         let (from, to, batch) = match (&piece.content, &mut self.reader) {
@@ -224,10 +232,8 @@ impl FileSource {
                 };
                 let Some(batch) = rows.next_batch()? else {
                     if piece.from + current.done != piece.to {
-                        return Err(Error::corrupted(format!(
-                            "parquet file \"{}\" has fewer rows than it says",
-                            piece.file.path.display()
-                        )));
+                        let message = format!("parquet file \"{}\" can't be read", piece.file.path.display());
+                        return Err(Error::new(SqlState::DATA_EXCEPTION, message).with_detail("It has fewer rows than it says."));
                     }
                     self.leave();
                     return Ok(None);

@@ -10,6 +10,7 @@ use weir_catalog::{Column, ConnectorTable, SqlType};
 use super::*;
 use crate::seams::random::Random;
 
+mod damaged;
 mod long_records;
 
 fn table(path: &Path, options: &[(&str, &str)]) -> ConnectorTable {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use weir_catalog::{Error, Result, SqlState};
 
 use super::enumerator::{Content, FoundFile, Piece};
-use crate::formats::compression::Compression;
+use crate::formats::compression::{Compression, Damaged};
 use crate::formats::{RecordDecoder, RecordEnd};
 use crate::seams::objects::{ObjectReader, READER_BYTES_MOST, error_of};
 
@@ -72,6 +72,7 @@ enum Input {
     },
     Packed {
         reader: Box<dyn Read + Send>,
+        compression: Compression,
         /// What it may hold of an object that comes over a network.
         held: usize,
     },
@@ -129,7 +130,7 @@ impl TextCursor {
             Compression::None => Input::Plain { file, left: bytes },
             packed => {
                 let reader = packed.reader(file).map_err(|e| read_failed(format!("read \"{}\"", path.display()), &e))?;
-                Input::Packed { reader, held }
+                Input::Packed { reader, compression, held }
             }
         };
         let header = Arc::from([].as_slice());
@@ -204,7 +205,12 @@ impl TextCursor {
         let name = self.path.display();
         match self.input {
             Input::Plain { .. } => read_failed(format!("read file \"{name}\" from byte {read} on"), error),
-            Input::Packed { .. } => read_failed(format!("decompress file \"{name}\" from byte {read} of its content on"), error),
+            Input::Packed { compression, .. } => match Damaged::of(error) {
+                Some(damaged) => Error::new(SqlState::DATA_EXCEPTION, format!("{} file \"{name}\" can't be read", compression.name()))
+                    .with_detail(format!("It is damaged behind byte {read} of its content: {damaged}."))
+                    .with_context(format!("file \"{name}\", byte {read}")),
+                None => read_failed(format!("decompress file \"{name}\" from byte {read} of its content on"), error),
+            },
         }
     }
 

@@ -195,3 +195,55 @@ async fn a_text_with_a_zero_byte_comes_in_nowhere() {
         assert_eq!(sql_state(&error).as_deref(), Some("22021"), "{sql}: {}", describe(&error));
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paths_and_partitions_that_can_not_be_are_refused_at_once() {
+    let data = folder();
+    let path = data.path().display();
+    let server = Server::start(&settings(&[("parallelism", "1")]));
+    let session = server.connect().await;
+    let with = |name: &str, more: &str| format!("WITH (connector = 'file', path = '{path}/{name}', format = 'json'{more})");
+    for name in ["[", "a**b", "x[/*.json"] {
+        let (code, text) = refusal(&session, &format!("CREATE TABLE bad (n BIGINT) {}", with(name, ""))).await;
+        assert!(code == "22023" && text.contains(name), "{name}: {code} {text}");
+    }
+    let (code, text) = refusal(&session, &format!("CREATE TABLE bad (n BIGINT) {}", with("in", ", partition_by = 'm'"))).await;
+    assert!(code == "42703" && text.contains("\"m\""), "{code} {text}");
+    // A pattern is for reading; what is there under such a name is none.
+    session.must(&format!("CREATE TABLE pattern (n BIGINT) {}", with("o1/*", ""))).await;
+    session.must("CREATE TABLE stored (n BIGINT)").await;
+    for statement in [
+        format!("CREATE SINK s {} AS SELECT n FROM stored", with("o1/*", "")),
+        format!("CREATE SINK s {} AS SELECT n FROM stored", with("o[12]/x", "")),
+        "INSERT INTO pattern SELECT n FROM stored".to_string(),
+    ] {
+        let (code, text) = refusal(&session, &statement).await;
+        assert!(code == "22023" && text.contains("pattern"), "{statement}: {code} {text}");
+    }
+    assert!(!data.path().join("o1").exists());
+    std::fs::create_dir(data.path().join("[there]")).expect("a folder");
+    session.must(&format!("CREATE SINK s {} AS SELECT n FROM stored", with("[there]/out", ""))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_file_stops_its_job_and_is_named() {
+    let data = folder();
+    let text: String = (0..20_000).map(|number| format!("{number},{}\n", number * 7919 % 10_007)).collect();
+    let packed = gzip(&text);
+    std::fs::write(data.path().join("a.csv.gz"), &packed[..packed.len() / 2]).expect("written");
+    let settings = settings(&[("parallelism", "2"), ("restart_delay", "1 ms"), ("restart_attempts", "2")]);
+    let server = Server::start(&settings);
+    let session = server.connect().await;
+    let path = data.path().display();
+    session.must(&format!("CREATE TABLE t (n BIGINT, m BIGINT) WITH (connector = 'file', path = '{path}', format = 'csv')")).await;
+    let (code, told) = refusal(&session, "SELECT count(*) FROM t").await;
+    assert!(code == "22000" && told.contains("a.csv.gz") && told.contains("byte "), "{code} {told}");
+    // A view over a connector may be there before its first row.
+    if let Err(error) = session.execute("CREATE MATERIALIZED VIEW v AS SELECT count(*) AS c FROM t").await {
+        assert_eq!(sql_state(&error).as_deref(), Some("22000"), "{}", describe(&error));
+        return;
+    }
+    wait_for(&session, "SELECT state FROM weir_jobs WHERE name = 'v'", &[&["failed"]]).await;
+    let (code, told) = refusal(&session, "FLUSH").await;
+    assert!(code == "22000" && told.contains("a.csv.gz"), "{code} {told}");
+}
