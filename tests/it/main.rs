@@ -69,6 +69,7 @@ mod random;
 mod recover;
 mod reference;
 mod resumed_sink;
+mod resumed_tables;
 mod robustness;
 mod rows;
 mod run;

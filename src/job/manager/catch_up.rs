@@ -47,6 +47,13 @@ impl Manager {
         upstream.is_some_and(|upstream| upstream.iter().all(|view| checkpoint.inputs.contains_key(view)))
     }
 
+    /// Whether the job `id`, where it is restored, reads of its stored tables only what is left of their changes since its checkpoint: it, or what reads it, would
+    /// meet a row on which it failed again and again, however long that row has been gone.
+    pub(super) fn reads_net_changes(&self, id: ObjectId) -> bool {
+        let fails_again = |member: &ObjectId| self.jobs.get(member).is_some_and(|job| job.failures > 0 || job.keeps_its_place());
+        self.with_readers(id).iter().any(fails_again)
+    }
+
     /// Whether a job can only go on from its checkpoint, and not be built again: it reads what comes once, or has written outside.
     pub(super) fn keeps_its_place(&self, id: ObjectId) -> bool {
         self.jobs.get(&id).is_some_and(RunningJob::keeps_its_place)
