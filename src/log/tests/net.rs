@@ -48,9 +48,9 @@ fn rows_that_came_and_went_are_not_in_the_net_changes() {
             commit(transaction).unwrap();
         };
         in_transaction(&|transaction| transaction.change_catalog(create(&table)).unwrap());
-        in_transaction(&|transaction| drop(transaction.insert(&table, &rows(&[(1, "a"), (2, "b"), (3, "c"), (4, "d")])).unwrap()));
+        in_transaction(&|transaction| assert_eq!(transaction.insert(&table, &rows(&[(1, "a"), (2, "b"), (3, "c"), (4, "d")])).unwrap(), 4));
         let after = tables.log().end();
-        in_transaction(&|transaction| drop(transaction.insert(&table, &rows(&[(9, "poison"), (8, "h")])).unwrap()));
+        in_transaction(&|transaction| assert_eq!(transaction.insert(&table, &rows(&[(9, "poison"), (8, "h")])).unwrap(), 2));
         in_transaction(&|transaction| assert_eq!(rename(transaction, &table, &[2, 3], "poison"), 2));
         in_transaction(&|transaction| assert_eq!(delete(transaction, &table, &[9, 1]), 2));
         in_transaction(&|transaction| assert_eq!(rename(transaction, &table, &[2], "b"), 1));
@@ -91,8 +91,8 @@ fn the_net_changes_lead_from_any_commit_to_the_present_rows() {
         for table in &both {
             let ids = [some(), some(), some()];
             match (step + some()) % 3 {
-                0 => drop(delete(&mut transaction, table, &ids)),
-                1 => drop(rename(&mut transaction, table, &ids, &format!("n{}", step % 5))),
+                0 => assert!(delete(&mut transaction, table, &ids) <= 3),
+                1 => assert!(rename(&mut transaction, table, &ids, &format!("n{}", step % 5)) <= 3),
                 _ => {
                     let there = scan(&transaction.snapshot(), table);
                     let new: Vec<i64> = (0..40).filter(|id| id % 7 == step % 7 && there.iter().all(|(other, _)| other != id)).collect();
