@@ -1,4 +1,4 @@
-//! A stored table as a job reads it: its rows as of one commit, then its changes from the log.
+//! A stored table as a job reads it: its rows as of one commit, or what has become of them since its checkpoint, then its changes from the log.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -6,6 +6,8 @@
 //!   sink   ──▶ 7 ✕          └─ resumed: what leads from the rows of 7 to those of 9, then the changes
 //! ```
 //!
+//! Of stored tables nothing is kept: the log is there from the checkpoint on, and what it says in all is read ([`crate::log::net`]).
+//!
 //! # Invariants
 //! - What is kept is of the barrier of the job's own checkpoint, and stands in the same manifest: whatever a start finds, it is there or is not needed.
 //! - It is kept until the job has a checkpoint again, or is dropped.
