@@ -18,6 +18,7 @@ use super::upgrade::aggregate_spec;
 use super::view::ViewHandle;
 use crate::checkpoint::snapshot::{LastStored, SnapshotTaker, SnapshotTarget};
 use crate::checkpoint::{CheckpointStore, FileHandle, JobCheckpoint, OperatorCheckpoint, Part, Place, Places};
+use crate::log::Room;
 use crate::operators::Operator;
 use crate::operators::aggregate::Aggregate;
 use crate::operators::calc::Calc;
@@ -95,6 +96,19 @@ impl BuildContext {
     /// Errors: `XX001` where a file is damaged or missing; what [`Part::check`] says.
     pub fn open_backend(&self, dir: &Path, parts: &[&Part], range: KeyGroupRange) -> Result<Box<dyn StateBackend>> {
         self.open_backend_of(dir, parts, range, None)
+    }
+
+    /// Where a run of a job whose backends are in `folder` has room for the changes of a stored table.
+    pub(super) fn room_for_changes(&self, folder: &Arc<ScratchFolder>, name: &str) -> Room {
+        let (context, folder, dir) = (self.clone(), folder.clone(), folder.path().join(name));
+        Room {
+            max_bytes: (self.memory.limit() / 64).clamp(1 << 20, 16 << 20),
+            memory: self.memory.charge(),
+            open: Box::new(move || {
+                let backend = context.open_backend(&dir, &[], KeyGroupRange::ALL)?;
+                Ok(Box::new(ScratchBackend::new(backend, folder)))
+            }),
+        }
     }
 
     /// As [`BuildContext::open_backend`], with parts of the savepoint in `savepoint` where that is given.

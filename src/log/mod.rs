@@ -20,6 +20,7 @@
 //! | [`layout`] | the rows of stored tables as keys and values |
 //! | [`tables`] | the rows of stored tables as of any recent commit |
 //! | [`scan`] | reading them |
+//! | [`net`] | what many commits did to a table in all |
 //! | [`transaction`] | reads and writes that become one commit; `writes` holds them, `conflicts` finds who came too late |
 //!
 //! # Invariants
@@ -29,6 +30,7 @@
 
 mod conflicts;
 pub mod layout;
+pub mod net;
 pub mod reader;
 pub mod record;
 pub mod scan;
@@ -55,6 +57,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, oneshot, watch};
 use weir_catalog::{Catalog, CatalogChange, Error, ObjectId, Result};
 
+pub use net::{NetChanges, Room};
 pub use reader::LogReader;
 pub use scan::{ROW_KEY_COLUMN, ScanOptions, TableScan, TablesSnapshot};
 pub use tables::{StatementLock, TableReader, Tables, TablesCheckpoint, TablesSettings};

@@ -485,7 +485,7 @@ impl TableReader {
     /// Gives `each` what the commits up to `cut` did to the table, one batch a commit that changed it. The next call goes on behind `cut`, which must
     /// not be behind the end of the log.
     pub fn changes_through(&mut self, cut: CommitSeq, each: &mut dyn FnMut(Batch) -> Result<()>) -> Result<()> {
-        while let Some(commit) = self.log.next_through(cut)? {
+        while let Some(commit) = self.next_commit(cut)? {
             for change in commit.changes.tables.iter().filter(|change| change.table == self.table) {
                 let rows = change
                     .batch
@@ -495,10 +495,16 @@ impl TableReader {
                 each(Batch { rows, kinds: change.batch.kinds.clone() })?;
             }
         }
-        if self.log.position() < cut {
+        Ok(())
+    }
+
+    /// The next commit up to `cut`, whatever it changed.
+    pub(super) fn next_commit(&mut self, cut: CommitSeq) -> Result<Option<Arc<Commit>>> {
+        let next = self.log.next_through(cut)?;
+        if next.is_none() && self.log.position() < cut {
             return Err(Error::internal(format!("the log was to be read up to commit {cut}, and ends at {}", self.log.position())));
         }
-        Ok(())
+        Ok(next)
     }
 
     /// Waits until there are commits behind the last one read.

@@ -4,6 +4,7 @@ mod crash;
 mod durability;
 mod format;
 mod model;
+mod net;
 mod readers;
 mod stored;
 

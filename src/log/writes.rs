@@ -51,6 +51,13 @@ impl TableWrites {
         Some((self.keys.get(i), entry.new.map(|row| self.rows.get(row as usize))))
     }
 
+    /// The key of the `i`-th touched row, what it was and what it is; `None` behind the last.
+    pub(super) fn change(&self, i: usize) -> Option<(&[u8], Option<&[u8]>, Option<&[u8]>)> {
+        let entry = self.entries.get(i)?;
+        let row = |place: RowPlace| place.map(|row| self.rows.get(row as usize));
+        Some((self.keys.get(i), row(entry.old), row(entry.new)))
+    }
+
     /// The bytes of memory held.
     pub(super) fn memory_size(&self) -> usize {
         self.keys.memory_size() + self.rows.memory_size() + self.entries.capacity() * size_of::<Entry>() + self.index.capacity() * 5

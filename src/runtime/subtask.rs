@@ -98,7 +98,7 @@ pub type Attachments = Arc<parking_lot::Mutex<Vec<Attachment>>>;
 pub trait Feed: Send {
     /// The next rows as of the barrier at which it was attached; `None` when all have been given.
     fn next_backfill(&mut self, max_rows: usize) -> Result<Option<Batch>>;
-    /// The next changes after the last cut, up to `commit` inclusive; `None` when all have been given.
+    /// The next changes after the last cut, up to `commit` inclusive, none where it takes long to find them; `None` when all have been given.
     fn next_changes(&mut self, commit: CommitSeq) -> Result<Option<Batch>>;
 }
 
@@ -356,7 +356,9 @@ async fn run_table(
     context.tell(SubtaskEvent::Backfilled { id: context.id });
     while let Some(barrier) = barriers.recv().await {
         while let Some(batch) = context.busy(|| feed.next_changes(barrier.commit))? {
-            context.process(0, batch).await?;
+            if batch.num_rows() > 0 {
+                context.process(0, batch).await?;
+            }
             tokio::task::yield_now().await;
         }
         context.on_barrier(&barrier, None).await?;

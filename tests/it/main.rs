@@ -7,6 +7,7 @@
 //! | [`server`] | a `weir serve` process: started, killed, started again with other settings |
 //! | [`views`] | which views a file's statements make, and the answer that each must show |
 //! | [`resumed_sink`] | sinks that an error stopped go on from where they stood |
+//! | [`resumed_tables`] | the same for what reads stored tables: rows that came and went meanwhile are not evaluated |
 //! | [`recover`] | a group whose newest checkpoint is damaged goes on from an older one |
 //! | [`reference`] | a real PostgreSQL of the test's own |
 //! | [`slt`] | the `.slt` files, straight, through kills, and through restarts at another parallelism |
@@ -69,6 +70,7 @@ mod random;
 mod recover;
 mod reference;
 mod resumed_sink;
+mod resumed_tables;
 mod robustness;
 mod rows;
 mod run;

@@ -6,6 +6,8 @@
 //!   sink   ──▶ 7 ✕          └─ resumed: what leads from the rows of 7 to those of 9, then the changes
 //! ```
 //!
+//! Of stored tables nothing is kept: the log is there from the checkpoint on, and what it says in all is read ([`crate::log::net`]).
+//!
 //! # Invariants
 //! - What is kept is of the barrier of the job's own checkpoint, and stands in the same manifest: whatever a start finds, it is there or is not needed.
 //! - It is kept until the job has a checkpoint again, or is dropped.
@@ -45,6 +47,13 @@ impl Manager {
     pub(super) fn can_catch_up(&self, id: ObjectId, checkpoint: &JobCheckpoint) -> bool {
         let upstream = self.jobs.get(&id).map(|job| &job.upstream).filter(|upstream| !upstream.is_empty());
         upstream.is_some_and(|upstream| upstream.iter().all(|view| checkpoint.inputs.contains_key(view)))
+    }
+
+    /// Whether the job `id`, where it is restored, reads of its stored tables only what is left of their changes since its checkpoint: it, or what reads it, would
+    /// meet a row on which it failed again and again, however long that row has been gone.
+    pub(super) fn reads_net_changes(&self, id: ObjectId) -> bool {
+        let fails_again = |member: &ObjectId| self.jobs.get(member).is_some_and(|job| job.failures > 0 || job.keeps_its_place());
+        self.with_readers(id).iter().any(fails_again)
     }
 
     /// Whether a job can only go on from its checkpoint, and not be built again: it reads what comes once, or has written outside.

@@ -222,6 +222,7 @@ impl Manager {
         let restored = self.jobs.get(&id).and_then(|job| job.restoring.clone());
         // Whether it stands where the views that it reads stand, and begins together with them.
         let joins = restored.is_some() && self.jobs.get(&id).is_some_and(|job| !job.catches_up);
+        let nets = self.reads_net_changes(id);
         // A job without a checkpoint reads its inputs' rows as of the next barrier, which is made at once.
         let attach_barrier = self.context.numbers.peek();
         let attach_commit = self.context.log.end();
@@ -254,11 +255,15 @@ impl Manager {
                         barriers.push(sender);
                         let from = restored.as_ref().map_or(attach_commit, |checkpoint| checkpoint.commit);
                         let backfill = match (&restored, since) {
+                            (Some(_), _) if nets => {
+                                let name = format!("net-{}", subtask.chain_index);
+                                Backfill::Net(self.context.build.room_for_changes(&subtask.snapshots.folder, &name))
+                            }
                             (Some(_), _) => Backfill::None,
                             (None, Some(saved)) => Backfill::Since(saved),
                             (None, None) => Backfill::All,
                         };
-                        let feed = Box::new(TableFeed::open(&self.context.tables, &catalog, table, projection, from, &backfill)?);
+                        let feed = Box::new(TableFeed::open(&self.context.tables, &catalog, table, projection, from, backfill)?);
                         Head::Table { feed, backfill: restored.is_none(), barriers: receiver }
                     }
                     HeadPlan::View { view, projection, since, inbox, sender } => {
