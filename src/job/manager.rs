@@ -156,7 +156,8 @@ pub enum Event {
         completed: Option<Completed>,
         /// Each with whether it was the job's last checkpoint.
         committed: Vec<(ObjectId, bool)>,
-        failed: Vec<(ObjectId, CommitFailure)>,
+        /// Each with the barrier of its checkpoint.
+        failed: Vec<(ObjectId, BarrierNumber, CommitFailure)>,
     },
     /// A sink could not commit some time ago: try again.
     CommitDue {

@@ -93,6 +93,11 @@ impl Session {
     pub(super) async fn drop_savepoints(&mut self, names: &[String], if_exists: bool) -> Result<Reply> {
         self.outside_block("DROP SAVEPOINT")?;
         self.engine.show().await;
+        // All of them, or none.
+        if !if_exists {
+            names.iter().try_for_each(|name| self.engine.savepoint_place(name).map(drop))?;
+        }
+        let names: std::collections::BTreeSet<&String> = names.iter().collect();
         for name in names {
             let (engine, dropped) = (self.engine.clone(), name.clone());
             let removed = tokio::task::spawn_blocking(move || engine.drop_savepoint(&dropped));

@@ -268,7 +268,8 @@ impl Committer {
         self.runs.lock().insert(job, (from, next));
     }
 
-    fn is_given_up(&self, job: ObjectId, barrier: BarrierNumber) -> bool {
+    /// Whether `job` goes on from a checkpoint before that at `barrier`, so that what this lists is not carried out any more.
+    pub fn is_given_up(&self, job: ObjectId, barrier: BarrierNumber) -> bool {
         self.runs.lock().get(&job).is_some_and(|(from, next)| *from < barrier && barrier < *next)
     }
 

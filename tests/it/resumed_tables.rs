@@ -12,7 +12,7 @@ use crate::server::{PATIENCE, Server, Session, settings};
 /// The sinks and their queries: over a table with a key and one without, over both, and over a view.
 const SINKS: [(&str, &str); 5] = [
     ("above", "SELECT k, 1000 / v AS q FROM latest"),
-    ("both", "SELECT id, 1000 / v AS q FROM keyed UNION ALL SELECT id, 2000 / v AS q FROM keyless"),
+    ("mixed", "SELECT id, 1000 / v AS q FROM keyed UNION ALL SELECT id, 2000 / v AS q FROM keyless"),
     ("plain", "SELECT id, 1000 / v AS q FROM keyed"),
     ("rowids", "SELECT id, 1000 / v AS q FROM keyless"),
     ("sums", "SELECT id % 3 AS m, CAST(sum(1000 / v) AS NUMERIC(38,0)) AS s FROM keyed GROUP BY id % 3"),

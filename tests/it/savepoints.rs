@@ -130,6 +130,10 @@ async fn views_go_on_from_savepoints_whatever_was_written_since() {
     }
     assert!(rows(&session, "SHOW SAVEPOINTS").await.is_empty());
     assert_eq!(refusal(&session, "DROP SAVEPOINT sp_totals").await.0, "42704");
+    // All of them, or none.
+    session.must("CREATE SAVEPOINT stays FOR totals").await;
+    assert_eq!(refusal(&session, "DROP SAVEPOINT stays, sp_totals").await.0, "42704");
+    session.must("DROP SAVEPOINT stays, stays").await;
     session.must("DROP SAVEPOINT IF EXISTS sp_totals").await;
     // What began with them needs them no more.
     server.kill();

@@ -105,7 +105,7 @@ fn tokenize(sql: &str) -> Result<Vec<TokenWithSpan>> {
         for token in &mut part {
             token.span = Span::new(absolute(token.span.start, base), absolute(token.span.end, base));
         }
-        tokens.append(&mut part);
+        tokens.extend(part.into_iter().flat_map(without_signs));
         let Err(error) = tokenized else { return Ok(tokens) };
         // What can't be read begins where the last good token ended.
         walk.go_to(tokens.last().map_or(base, |token| token.span.end));
@@ -119,6 +119,35 @@ fn tokenize(sql: &str) -> Result<Vec<TokenWithSpan>> {
         let span = Span::new(start, walk.location);
         tokens.push(TokenWithSpan { token: Token::EscapedStringLiteral(value), span });
     }
+}
+
+/// An operator that ends in signs is that without them, and the signs: `1>-1`. So PostgreSQL has it, where nothing of `~!@#%^&|?` is in it, of which the
+/// tokenizer knows nothing.
+fn without_signs(token: TokenWithSpan) -> Vec<TokenWithSpan> {
+    let operator = match &token.token {
+        Token::CustomBinaryOperator(operator) => operator.trim_end_matches(['+', '-']),
+        _ => return vec![token],
+    };
+    let first = match operator {
+        "<" => Token::Lt,
+        ">" => Token::Gt,
+        "<=" => Token::LtEq,
+        ">=" => Token::GtEq,
+        "<>" => Token::Neq,
+        "=" => Token::Eq,
+        "*" => Token::Mul,
+        "/" => Token::Div,
+        _ => return vec![token],
+    };
+    let Token::CustomBinaryOperator(whole) = &token.token else { return vec![token] };
+    let signs = whole[operator.len()..].chars().map(|sign| if sign == '-' { Token::Minus } else { Token::Plus });
+    let mut start = token.span.start;
+    let widths = std::iter::once(operator.len() as u64).chain(std::iter::repeat(1));
+    let split = std::iter::once(first).chain(signs).zip(widths).map(|(token, width)| {
+        let end = Location { line: start.line, column: start.column + width };
+        TokenWithSpan { token, span: Span::new(std::mem::replace(&mut start, end), end) }
+    });
+    split.collect()
 }
 
 /// `location`, which counts from `base`, as it counts from the beginning: the opposite of [`relative`].

@@ -416,6 +416,15 @@ fn operators_are_postgres() {
     {
         assert!(parse_expression(sql).is_ok(), "{sql}");
     }
+    // An operator does not end in a sign, unless it has a character that no comparison has.
+    for (sql, expected) in [
+        ("SELECT 1>-1, 2>=-1, 2<>-2, 2<-3, a>+-b, 2*-3", "SELECT 1 > -1, 2 >= -1, 2 <> -2, 2 < -3, a > +-b, 2 * -3"),
+        ("SELECT a<->b", "SELECT a <-> b"),
+        ("SELECT '>-', \"<-\" -->-\n FROM t", "SELECT '>-', \"<-\" FROM t"),
+    ] {
+        let Statement::Query(query) = one(sql) else { panic!("not a query: {sql}") };
+        assert_eq!(query.to_string(), expected, "{sql}");
+    }
     // Backticks quote, also next to operators.
     assert_eq!(parse_expression("1+`a b`*2").expect("parses").to_string(), "1 + `a b` * 2");
     assert!(matches!(failure("SELECT 5 !"), (code, _, _) if code == "42601"));

@@ -112,6 +112,17 @@ impl InObjects<'_> {
             return Err(Error::new(SqlState::IO_ERROR, format!("\"{}\" is not empty", self.url))
                 .with_detail(format!("It has \"{}\".", self.objects.url(&other.key))));
         }
+        // What is below a savepoint goes with it.
+        for (at, _) in self.url.prefix.match_indices('/') {
+            let above = &self.url.prefix[..at];
+            if self.objects.head(&format!("{above}/{METADATA}"))?.is_some() {
+                return Err(Error::new(
+                    SqlState::INVALID_PARAMETER_VALUE,
+                    format!("\"{}\" is in the savepoint \"{}\"", self.url, self.objects.url(above)),
+                )
+                .with_hint("Choose another place: a savepoint is removed with all that is below it."));
+            }
+        }
         let result = self.send_files(store, savepoint).and_then(|()| self.complete(&savepoint.encode()?));
         // Where it is not known whether there is one, what it may need stays.
         if result.as_ref().is_err_and(|error| *error.code() != SqlState::DUPLICATE_OBJECT)

@@ -121,7 +121,7 @@ impl Manager {
             for (id, checkpoint) in checkpoints {
                 match committer.commit(id, &checkpoint) {
                     Ok(()) => committed.push((id, checkpoint.finished)),
-                    Err(failure) => failed.push((id, failure)),
+                    Err(failure) => failed.push((id, checkpoint.barrier, failure)),
                 }
             }
             let _ = sender.send(Event::SinksCommitted { completed, committed, failed });
@@ -138,9 +138,12 @@ impl Manager {
         &mut self,
         completed: Option<&Completed>,
         committed: Vec<(ObjectId, bool)>,
-        failed: Vec<(ObjectId, CommitFailure)>,
+        failed: Vec<(ObjectId, BarrierNumber, CommitFailure)>,
     ) {
-        let explained = failed.into_iter().map(|(id, failure)| {
+        // What a job has been taken back behind is nobody's any more.
+        let committer = self.context.build.committer.clone();
+        let owed = failed.into_iter().filter(|(id, barrier, _)| !committer.is_given_up(*id, *barrier));
+        let explained = owed.map(|(id, _, failure)| {
             let is_lost = !failure.lost.is_empty();
             (id, if is_lost { self.explain_loss(id, failure) } else { failure.error }, is_lost)
         });

@@ -222,7 +222,7 @@ async fn paths_and_partitions_that_can_not_be_are_refused_at_once() {
     }
     assert!(!data.path().join("o1").exists());
     std::fs::create_dir(data.path().join("[there]")).expect("a folder");
-    session.must(&format!("CREATE SINK s {} AS SELECT n FROM stored", with("[there]/out", ""))).await;
+    session.must(&format!("CREATE SINK s {} AS SELECT n FROM pattern", with("[there]/out", ""))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
