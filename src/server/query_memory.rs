@@ -63,6 +63,9 @@ struct Held {
 /// What is left to each who can go to disk, bytes; to all of them half of the limit at most.
 const LEFT_BYTES: usize = 512 << 10;
 
+/// One in so many bytes of the limit is left to those who can't go to disk, however much others would take.
+const RESERVED_PART: usize = 8;
+
 impl QueryMemory {
     /// `limit` bytes for all queries together, counted in `counted`.
     pub fn new(limit: usize, counted: Charge) -> QueryMemory {
@@ -112,7 +115,8 @@ impl MemoryPool for QueryMemory {
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> DataFusionResult<()> {
         let mut held = self.held.lock();
         let room = if reservation.consumer().can_spill() {
-            let part = self.limit.saturating_sub(held.fixed) / held.spillers.max(1);
+            // A sort whose parts hold all that there is could not merge them.
+            let part = (self.limit - self.limit / RESERVED_PART).saturating_sub(held.fixed) / held.spillers.max(1);
             part.saturating_sub(reservation.size())
         } else {
             let left = held.spillable.max((held.spillers * LEFT_BYTES).min(self.limit / 2));

@@ -329,8 +329,7 @@ fn a_column_that_may_be_one_of_several_is_refused_unless_it_is_named_exactly() {
     assert_eq!([rows.column(0), rows.column(1)], [&numbers(2), &numbers(1)]);
     // A table that declares none has its name in lower case.
     assert_eq!(read(&path, &[column("\u{e9}", SqlType::BigInt)], 10).unwrap().column(0), &numbers(3));
-    let fields =
-        vec![Field::new("A", DataType::Int64, true), Field::new("a", DataType::Int64, true), Field::new("a", DataType::Int64, true)];
+    let fields = [Field::new("A", DataType::Int64, true), Field::new("a", DataType::Int64, true), Field::new("a", DataType::Int64, true)];
     for (fields, code) in [(&fields[..2], None), (&fields[..], Some("42702"))] {
         let row: ArrayRef = Arc::new(StructArray::new(fields.to_vec().into(), (0..fields.len() as i64).map(numbers).collect(), None));
         let ty = SqlType::Row(vec![("a".into(), SqlType::BigInt)]);

@@ -111,7 +111,7 @@ fn shorten(folder: &mut String, begin: usize) {
     if folder.len() - begin <= NAME_BYTES_MAX {
         return;
     }
-    let hash = format!("~{:016x}", xxh3_64(folder[begin..].as_bytes()));
+    let hash = format!("~{:016x}", xxh3_64(&folder.as_bytes()[begin..]));
     let mut end = begin + NAME_BYTES_MAX - hash.len();
     // Not within a `%XX`.
     while folder[begin..end].bytes().rev().take(2).any(|byte| byte == b'%') {
