@@ -95,7 +95,11 @@ impl Session {
         self.engine.show().await;
         // All of them, or none.
         if !if_exists {
-            names.iter().try_for_each(|name| self.engine.savepoint_place(name).map(drop))?;
+            // A damaged one is there.
+            let missing = names
+                .iter()
+                .find_map(|name| self.engine.savepoint_place(name).err().filter(|error| *error.code() == SqlState::UNDEFINED_OBJECT));
+            missing.map_or(Ok(()), Err)?;
         }
         let names: std::collections::BTreeSet<&String> = names.iter().collect();
         for name in names {
