@@ -438,8 +438,9 @@ impl Ends<'_> {
         });
         let splits = splits.transpose()?;
         let max_row_bytes = self.context.max_row_bytes;
-        let mut source_context =
-            SourceContext { max_row_bytes, memory: Some(self.context.memory.clone()), dead_letters: None, statement_us: None };
+        let memory = Some(self.context.memory.clone());
+        let from_savepoint = self.own_restore.is_none();
+        let mut source_context = SourceContext { max_row_bytes, memory, dead_letters: None, statement_us: None, from_savepoint };
         let mut commits: Vec<PendingCommits> = Vec::new();
         if connector::keeps_bad_records(table)? {
             let restored = self.restored_commits(uid);
