@@ -36,6 +36,7 @@ use crate::seams::hash::HashMap;
 use crate::seams::random::Random;
 use crate::seams::spawn::Spawner;
 use crate::sinks::commit::{Committer, HiddenFiles, PendingCommit, PendingCommits, abandoned};
+use crate::sinks::file::descent::Standing;
 use crate::sinks::{OpenedSink, RestoredSink, SinkContext};
 use crate::sources::connector;
 use crate::sources::file::dead_letters;
@@ -281,7 +282,7 @@ pub fn build(
     let write_run = context.random.lock().next_u64();
     for (at, (chain, (inboxes, edges))) in chains.iter().zip(inboxes.into_iter().zip(edges)).enumerate() {
         let root = chain.nodes.last() == Some(&graph.root().id);
-        let ends = Ends { context, catalog, job, restore, own_restore, write_run, parallelism: chain.parallelism };
+        let ends = Ends { context, catalog, job, restore, own_restore, start, write_run, parallelism: chain.parallelism };
         let mut sources = ends.sources(&graph.nodes[chain.nodes[0]])?.into_iter();
         let mut sinks = if root { ends.sinks(graph.root())?.into_iter() } else { Vec::new().into_iter() };
         if root {
@@ -413,6 +414,8 @@ struct Ends<'a> {
     restore: Option<&'a JobCheckpoint>,
     /// The job's own checkpoint: what it has written outside stands in there alone.
     own_restore: Option<&'a JobCheckpoint>,
+    /// The savepoint that it begins with, where it has no checkpoint of its own.
+    start: Option<&'a SavepointStart>,
     write_run: u64,
     parallelism: usize,
 }
@@ -438,8 +441,9 @@ impl Ends<'_> {
         });
         let splits = splits.transpose()?;
         let max_row_bytes = self.context.max_row_bytes;
-        let mut source_context =
-            SourceContext { max_row_bytes, memory: Some(self.context.memory.clone()), dead_letters: None, statement_us: None };
+        let memory = Some(self.context.memory.clone());
+        let from_savepoint = self.own_restore.is_none();
+        let mut source_context = SourceContext { max_row_bytes, memory, dead_letters: None, statement_us: None, from_savepoint };
         let mut commits: Vec<PendingCommits> = Vec::new();
         if connector::keeps_bad_records(table)? {
             let restored = self.restored_commits(uid);
@@ -486,6 +490,10 @@ impl Ends<'_> {
             restored: self
                 .own_restore
                 .map(|restore| RestoredSink { barrier: restore.barrier, commits: self.restored_commits(&sink_uid(self.job)) }),
+            descends_from: self
+                .start
+                .map(|start| &start.saved)
+                .map(|saved| Standing::new(saved.engine, saved.job.id, &saved.job.name, saved.checkpoint.barrier)),
         })
     }
 }

@@ -273,10 +273,11 @@ impl Engine {
     /// also as [`SinkChange::from_savepoint`].
     pub fn plan_state(&self, catalog: &Catalog, job: &Job, origin: &JobOrigin, graph: &StreamGraph) -> Result<(StatePlan, bool)> {
         let saved = self.read_savepoint(&Place::recorded(&origin.savepoint)?)?;
+        saved.parts().try_for_each(|part| part.check(self.build.state_backend))?;
         if matches!(job.kind, JobKind::MaterializedView { .. }) {
             return Ok((StatePlan::new(&saved, graph, catalog, &origin.uids, self.engine_id)?, false));
         }
-        check_begins_alone(&saved, job, catalog)?;
+        check_begins_alone(&saved, job, catalog, self.engine_id)?;
         let change = SinkChange::from_savepoint(&saved, job, (graph, catalog), &origin.uids, self.engine_id)?;
         Ok((change.plan, change.other_result))
     }

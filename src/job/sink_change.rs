@@ -13,7 +13,10 @@ use super::compatibility::Verdict;
 use super::former::former_plan;
 use super::upgrade::{StatePlan, StateVerdict, providers};
 use crate::checkpoint::Savepoint;
+use crate::sinks;
+use crate::sinks::file::descent::{Standing, written_since};
 use crate::sources::connector;
+use crate::sources::file::FileConfig;
 use crate::state::StateSize;
 
 /// What becomes of a sink whose query changes.
@@ -70,7 +73,13 @@ impl SinkChange {
         if was.is_some_and(|was| is_same_result(&was, &is, !of_view)) {
             let mut plan = StatePlan::new(saved, graph, catalog, uids, engine)?;
             if goes_on(&plan, graph) {
-                plan.verdicts.push(sink_verdict(job, false, false));
+                let mut verdict = sink_verdict(job, false, false);
+                let places = (saved_target(saved, catalog, engine), sinks::target(catalog, job)?);
+                let is_there = if let (Some(was), Some(is)) = places { sinks::is_same_place(was, is)? } else { false };
+                if !is_there {
+                    verdict.reason = ELSEWHERE.into();
+                }
+                plan.verdicts.push(verdict);
                 return Ok(SinkChange { plan, other_result: false, takes_back: false });
             }
             why_not = "its state would have to be built anew, or rows would come again".to_string();
@@ -126,23 +135,52 @@ fn cannot_begin(job: &Job, why: &str) -> Error {
     )
 }
 
-/// Errors with `0A000` where another sink of `catalog` has begun with the same savepoint as `job`, and writes to the same place: what it has written since is not in the
-/// savepoint.
-pub fn check_begins_alone(saved: &Savepoint, job: &Job, catalog: &Catalog) -> Result<()> {
+/// Errors with `0A000` where what stands in the place of the sink `job` is more than `saved` says that the job in it has written there: that one goes on, or another one
+/// that has begun with the same savepoint, or some sink did before it was dropped, as far as the place tells. Waits for disk, or the store.
+pub fn check_begins_alone(saved: &Savepoint, job: &Job, catalog: &Catalog, engine: u64) -> Result<()> {
+    let (Some(place), Some(was)) = (sinks::target(catalog, job)?, saved_target(saved, catalog, engine)) else { return Ok(()) };
+    if !sinks::is_same_place(was, place)? {
+        return Ok(());
+    }
+    let own = saved.engine == engine;
     let origin = |job: &Job| job.origin.as_ref().map(|origin| origin.savepoint.clone());
-    let has_begun =
-        |other: &Job| other.id != job.id && origin(other).is_some() && origin(other) == origin(job) && is_same_place(saved, other);
-    let other = catalog.objects().find_map(|object| match object.as_ref() {
-        Object::Job(other) if has_begun(other) => Some(other.name.clone()),
-        _ => None,
-    });
-    match other {
-        Some(other) if is_same_place(saved, job) => {
-            Err(cannot_begin(job, &format!("sink \"{other}\" has begun with it, and goes on in the same place")))
+    for object in catalog.objects() {
+        let Object::Job(other) = object.as_ref() else { continue };
+        let Some(target) = sinks::target(catalog, other)? else { continue };
+        if other.id == job.id || !sinks::is_same_place(target, place)? {
+            continue;
         }
-        _ => Ok(()),
+        if origin(other).is_some() && origin(other) == origin(job) {
+            return Err(cannot_begin(job, &format!("sink \"{}\" has begun with it, and goes on in the same place", other.name)));
+        }
+        // With another query, and so with another number, it is the same sink.
+        if own && (other.id == saved.job.id || (other.name == saved.job.name && !saved.ends_job)) {
+            let why = format!("sink \"{}\" goes on in the same place, and what it writes after the savepoint is not in it", other.name);
+            return Err(cannot_begin(job, &why).with_hint(format!(
+                "Give it this query with ALTER SINK {name}, stop it with ALTER JOB {name} STOP WITH SAVEPOINT and begin with that savepoint, or create a sink that writes to another place.",
+                name = other.name
+            )));
+        }
+    }
+    let ("file", options) = place else { return Ok(()) };
+    let from = Standing::new(saved.engine, saved.job.id, &saved.job.name, saved.checkpoint.barrier);
+    match written_since(&FileConfig::parse(options)?, &from)? {
+        None => Ok(()),
+        Some(other) => Err(cannot_begin(job, &format!("sink \"{other}\" has written there after the savepoint"))
+            .with_hint("Begin with a savepoint that has all that was written there, or create a sink that writes to another place.")),
     }
 }
+
+/// Where the job that `saved` is of has written, as far as the catalog of `engine` still tells.
+fn saved_target<'a>(saved: &'a Savepoint, catalog: &'a Catalog, engine: u64) -> Option<(&'a str, &'a BTreeMap<String, String>)> {
+    match &saved.job.kind {
+        JobKind::Insert { .. } if saved.engine != engine => None,
+        _ => sinks::target(catalog, &saved.job).ok().flatten(),
+    }
+}
+
+/// What there is to say of a sink that writes elsewhere than the job in the savepoint.
+pub const ELSEWHERE: &str = "what was written before the savepoint is not in its place";
 
 /// What EXPLAIN says of the sink `job` itself.
 pub fn sink_verdict(job: &Job, other_result: bool, takes_back: bool) -> StateVerdict {

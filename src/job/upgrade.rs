@@ -272,6 +272,9 @@ impl Planner<'_> {
         let (was, is) = (saved.object.columns(), present.columns());
         let checked = match (&saved.object, present.as_ref()) {
             (Object::ConnectorTable(before), Object::ConnectorTable(now)) => {
+                if !connector::is_of_same_rows(before, now).map_err(|e| e.message().to_string())? {
+                    return Err(format!("\"{name}\" reads other files than in the savepoint, or reads them in another way"));
+                }
                 let both = connector::columns_are_named(before).and_then(|before| Ok(before && connector::columns_are_named(now)?));
                 let by_name = !self.again[node.id] && both.map_err(|e| e.message().to_string())?;
                 if by_name { check_read_columns(name, was, is, projection) } else { check_columns(name, was, is) }

@@ -17,6 +17,7 @@ use super::prepared::Arguments;
 use super::session::{Notice, Reply, Session};
 use crate::job::engine::NewJob;
 use crate::job::savepoints::UPGRADE_PREFIX;
+use crate::job::sink_change::ELSEWHERE;
 use crate::job::status::JobState;
 use crate::sources::connector;
 
@@ -95,6 +96,9 @@ impl Session {
             new.catalog = catalog.clone();
             if let (Some((plan, other_result)), Some(origin)) = (self.plan_origin(catalog, new).await?, &new.job.origin) {
                 plan.check_allowed(origin.allow_non_restored_state)?;
+                if plan.verdicts.iter().any(|verdict| verdict.reason == ELSEWHERE) {
+                    planned.notices.push(Notice::told(format!("sink \"{}\" writes what has changed since: {ELSEWHERE}", new.job.name)));
+                }
                 let origin = Some(JobOrigin { other_result, ..origin.clone() });
                 let job = Job { origin, ..new.job.as_ref().clone() };
                 planned.changes = vec![CatalogChange::Create(Object::Job(job.clone()))];

@@ -35,6 +35,7 @@ use crate::seams::faults::{self, Fault};
 use crate::seams::files::FilesRef;
 use crate::seams::hash::{HashMap, HashSet};
 use crate::seams::objects::{ObjectUrl, Objects, PartedUpload, StoredParts};
+use crate::sinks::file::descent::Standing;
 use crate::stream::BarrierNumber;
 
 /// Something that takes effect with a checkpoint.
@@ -411,6 +412,18 @@ struct Record {
     format: u32,
     /// Relative to the sink's folder.
     files: Vec<String>,
+    /// Of the first record of a sink that began with a savepoint of another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    from: Option<Standing>,
+}
+
+fn encode(record: &Record) -> Result<Vec<u8>> {
+    serde_json::to_vec(record).map_err(|e| Error::internal(format!("could not encode a record: {e}")))
+}
+
+/// The content of a sink's first record, which names nothing, where the sink goes on from `from`.
+pub fn encode_first_record(from: Option<&Standing>) -> Result<Vec<u8>> {
+    encode(&Record { format: RECORD_FORMAT, files: Vec::new(), from: from.cloned() })
 }
 
 /// The content of the record `record`, which names `targets`.
@@ -422,30 +435,47 @@ pub fn encode_record(record: &Path, targets: &[&Path]) -> Result<Vec<u8>> {
         let path = target.strip_prefix(root).ok().and_then(Path::to_str);
         named.push(path.ok_or_else(broken)?.to_string());
     }
-    serde_json::to_vec(&Record { format: RECORD_FORMAT, files: named })
-        .map_err(|e| Error::internal(format!("could not encode a record: {e}")))
+    encode(&Record { format: RECORD_FORMAT, files: named, from: None })
 }
 
 /// Writes a record that names `targets`, all at once. Waits for disk.
 pub fn write_record(files: &FilesRef, record: &Path, targets: &[&Path]) -> Result<()> {
+    put_record(files, record, &encode_record(record, targets)?)
+}
+
+/// Writes the record of [`encode_first_record`]. Waits for disk.
+pub fn write_first_record(files: &FilesRef, record: &Path, from: Option<&Standing>) -> Result<()> {
+    put_record(files, record, &encode_first_record(from)?)
+}
+
+fn put_record(files: &FilesRef, record: &Path, json: &[u8]) -> Result<()> {
     let broken = || Error::internal(format!("\"{}\" is no place for a record", record.display()));
     let folder = record.parent().ok_or_else(broken)?;
     let name = record.file_name().and_then(|name| name.to_str()).ok_or_else(broken)?;
-    let json = encode_record(record, targets)?;
     files.create_dir(folder)?;
     let temporary = folder.join(format!(".{name}.tmp"));
-    files.write(&temporary, &json)?;
+    files.write(&temporary, json)?;
     files.rename(&temporary, record)?;
     files.sync_dir(folder)
+}
+
+fn decode(path: &Path, bytes: &[u8]) -> Result<Record> {
+    let record: Record = serde_json::from_slice(bytes).map_err(|_| Error::corrupted(format!("\"{}\" is damaged", path.display())))?;
+    if record.format > RECORD_FORMAT {
+        return Err(Error::newer_format(format_args!("\"{}\"", path.display()), record.format, RECORD_FORMAT));
+    }
+    Ok(record)
+}
+
+/// Where the sink went on from whose first record stands at `path` with content `bytes`. Errors as [`read_record`].
+pub fn read_descent(path: &Path, bytes: &[u8]) -> Result<Option<Standing>> {
+    Ok(decode(path, bytes)?.from)
 }
 
 /// The files that a record names, as it stands at `path` with content `bytes`. `XX001` where it is no record, `0A000` where a newer version wrote it.
 pub fn read_record(path: &Path, bytes: &[u8]) -> Result<Vec<PathBuf>> {
     let broken = || Error::corrupted(format!("\"{}\" is damaged", path.display()));
-    let record: Record = serde_json::from_slice(bytes).map_err(|_| broken())?;
-    if record.format > RECORD_FORMAT {
-        return Err(Error::newer_format(format_args!("\"{}\"", path.display()), record.format, RECORD_FORMAT));
-    }
+    let record = decode(path, bytes)?;
     let root = path.parent().and_then(Path::parent).ok_or_else(broken)?;
     Ok(record.files.iter().map(|file| root.join(file)).collect())
 }

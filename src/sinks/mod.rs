@@ -11,9 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::datatypes::SchemaRef;
+use weir_catalog::object::is_secret_option;
 use weir_catalog::{Catalog, ChangelogMode, Error, Job, JobKind, Object, Result, SqlState};
 
 use self::commit::{Committer, PendingCommit, PendingCommits};
+use self::file::descent::Standing;
 use crate::operators::Operator;
 use crate::seams::files::FilesRef;
 use crate::sources::file::FileConfig;
@@ -37,6 +39,8 @@ pub struct SinkContext<'a> {
     pub run: u64,
     /// The checkpoint that the run goes on from; `None` for a run that begins from nothing.
     pub restored: Option<RestoredSink>,
+    /// Where the sink stood whose savepoint this one begins with.
+    pub descends_from: Option<Standing>,
 }
 
 /// What a checkpoint says of a sink.
@@ -61,7 +65,7 @@ impl OpenedSink {
 }
 
 /// The connector that `job` writes to, and its options; `None` where it writes nothing outside.
-fn target<'a>(catalog: &'a Catalog, job: &'a Job) -> Result<Option<(&'a str, &'a BTreeMap<String, String>)>> {
+pub fn target<'a>(catalog: &'a Catalog, job: &'a Job) -> Result<Option<(&'a str, &'a BTreeMap<String, String>)>> {
     match &job.kind {
         JobKind::Sink { connector, options } => Ok(Some((connector, options))),
         JobKind::Insert { target } => match catalog.get_id(*target).map(Arc::as_ref) {
@@ -69,6 +73,21 @@ fn target<'a>(catalog: &'a Catalog, job: &'a Job) -> Result<Option<(&'a str, &'a
             _ => Err(Error::internal(format!("job {} has no table to write to", job.name))),
         },
         JobKind::MaterializedView { .. } => Ok(None),
+    }
+}
+
+/// Whether what is written with one of the two connectors and options stands where what is written with the other does.
+pub fn is_same_place(one: (&str, &BTreeMap<String, String>), other: (&str, &BTreeMap<String, String>)) -> Result<bool> {
+    let ((connector, options), (other, others)) = (one, other);
+    fn shown(options: &BTreeMap<String, String>) -> Vec<(&String, &String)> {
+        options.iter().filter(|(name, _)| !is_secret_option(name)).collect()
+    }
+    match connector {
+        _ if connector != other => Ok(false),
+        // However it is written there.
+        "file" => Ok(FileConfig::parse(options)?.path == FileConfig::parse(others)?.path),
+        "blackhole" => Ok(false),
+        _ => Ok(shown(options) == shown(others)),
     }
 }
 

@@ -85,6 +85,9 @@ pub struct SourceContext {
     pub dead_letters: Option<DeadLetterContext>,
     /// When the statement began that reads everything at once, in microseconds since 1970; `None` for a job, for which time goes by.
     pub statement_us: Option<i64>,
+    /// Whether where the splits stood is what a savepoint says: what there is to read is looked for again. A job that goes on from its own checkpoint has what
+    /// it found at its start.
+    pub from_savepoint: bool,
 }
 
 /// Where a job keeps records that it could not read.
@@ -101,7 +104,7 @@ pub struct DeadLetterContext {
 
 impl Default for SourceContext {
     fn default() -> SourceContext {
-        SourceContext { max_row_bytes: 16 << 20, memory: None, dead_letters: None, statement_us: None }
+        SourceContext { max_row_bytes: 16 << 20, memory: None, dead_letters: None, statement_us: None, from_savepoint: false }
     }
 }
 

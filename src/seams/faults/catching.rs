@@ -4,15 +4,17 @@
 //!
 //! # Invariants
 //! - A test that was not found, that did not end, or that failed for another reason than the fault, has caught nothing.
+//! - What a test meets by chance, a kill at a moment or a change meanwhile, it may miss once: a run that passes is tried again with another seed.
 //! - The process ends before the call returns, and with the thread that calls.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use super::{Fault, VARIABLE};
 use crate::seams::clock::Stopwatch;
+use crate::seams::random::Random;
 
 /// A test, and how it is to be run.
 #[derive(Clone, Copy, Debug)]
@@ -27,14 +29,29 @@ pub struct Scenario {
 const PATIENCE: Duration = Duration::from_secs(1800);
 /// How often the process is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How many runs a fault may need until it is met.
+const RUNS: usize = 3;
+/// The variable that fixes what a test draws.
+const SEED_VARIABLE: &str = "WEIR_TEST_SEED";
 /// How much of a test's output stands in a report, characters.
 const REPORTED_CHARACTERS: usize = 6_000;
 
-/// Panics unless `scenario` fails with `fault`, for a reason in which one of `reasons` stands.
+/// Panics unless `scenario` fails with `fault`, for a reason in which one of `reasons` stands. A run that passes is followed by one with another
+/// seed, up to [`RUNS`] in all; a run that fails is the last.
 pub fn assert_caught(scenario: Scenario, fault: Fault, reasons: &[&str]) {
-    let Outcome { passed, output } = run(scenario, Some(fault));
     let (name, test) = (fault.name(), scenario.test);
-    assert!(!passed, "{name} is not caught by {test}:\n{}", end_of(&output));
+    let mut outcome = run(scenario, Some(fault), None);
+    for _ in 1..RUNS {
+        if !outcome.passed {
+            break;
+        }
+        let seed = Random::from_entropy().next_u64() >> 16;
+        // Past the runner's capture, so that the run can be repeated; there is nothing to do where the terminal is gone.
+        drop(writeln!(std::io::stderr(), "{name} was not met by {test}, which is run again with {SEED_VARIABLE}={seed}"));
+        outcome = run(scenario, Some(fault), Some(seed));
+    }
+    let Outcome { passed, output } = outcome;
+    assert!(!passed, "{name} is not caught by {test} in {RUNS} runs:\n{}", end_of(&output));
     assert!(
         reasons.iter().any(|reason| output.contains(reason)),
         "{test} fails with {name}, but not because of {reasons:?}:\n{}",
@@ -44,7 +61,7 @@ pub fn assert_caught(scenario: Scenario, fault: Fault, reasons: &[&str]) {
 
 /// Panics unless `scenario` passes where no fault is planted.
 pub fn assert_passes(scenario: Scenario) {
-    let Outcome { passed, output } = run(scenario, None);
+    let Outcome { passed, output } = run(scenario, None, None);
     assert!(passed, "{} fails without a fault:\n{}", scenario.test, end_of(&output));
 }
 
@@ -54,7 +71,7 @@ struct Outcome {
     output: String,
 }
 
-fn run(scenario: Scenario, fault: Option<Fault>) -> Outcome {
+fn run(scenario: Scenario, fault: Option<Fault>, seed: Option<u64>) -> Outcome {
     let program = std::env::current_exe().unwrap_or_else(|e| panic!("the running test binary is not known: {e}"));
     let mut command = Command::new(&program);
     command.args([scenario.test, "--exact", "--nocapture", "--test-threads=1"]);
@@ -63,6 +80,9 @@ fn run(scenario: Scenario, fault: Option<Fault>) -> Outcome {
     command.envs(scenario.environment.iter().copied());
     if let Some(fault) = fault {
         command.env(VARIABLE, fault.name());
+    }
+    if let Some(seed) = seed {
+        command.env(SEED_VARIABLE, seed.to_string());
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // SAFETY: prctl is a plain system call, safe between fork and exec; it touches no memory of the parent.

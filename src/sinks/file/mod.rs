@@ -19,6 +19,7 @@
 //! | `encoder` | rows to the bytes of one file |
 //! | `partitions` | which rows go into which folder |
 
+pub mod descent;
 mod encoder;
 mod partitions;
 pub mod place;
@@ -108,15 +109,16 @@ impl FileSink {
             Some(restored) => (restored.barrier, &restored.commits),
             None => (0, &[]),
         };
+        let first = context.restored.is_none().then_some(context.descends_from.as_ref());
         let left_behind = match &objects {
             Some((objects, url)) => {
                 context.committer.begin_uploads(job.id, objects, restored)?;
-                place.prepare_objects(objects, context.restored.is_none())?;
+                place.prepare_objects(objects, first)?;
                 place.left_behind_in_store(objects, url, barrier)?
             }
             None => {
                 context.committer.register(job.id, place.hidden_files());
-                place.prepare(context.files, context.restored.is_none())?;
+                place.prepare(context.files, first)?;
                 place.left_behind(context.files, barrier, restored)?
             }
         };

@@ -24,7 +24,7 @@
 //! # Invariants
 //! - A name is used once: a run has a random number of its own, and barriers are never used again.
 //! - The first run of a sink leaves a record at barrier 0, which names nothing, before any of its files can be seen: where a sink has no record, nobody
-//!   waits for one.
+//!   waits for one. Of a sink that begins with a savepoint it says where that was: see [`super::descent`].
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -34,16 +34,26 @@ use bytes::Bytes;
 use weir_catalog::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::descent::Standing;
 use crate::seams::files::FilesRef;
 use crate::seams::hash::{HashMap, HashSet};
 use crate::seams::objects::{ObjectUrl, Objects};
-use crate::sinks::commit::{HiddenFiles, PendingCommit, RECORDS, abandoned, encode_record, folders, read_record, write_record};
+use crate::sinks::commit::{HiddenFiles, PendingCommit, RECORDS, abandoned, encode_first_record, folders, read_record, write_first_record};
 use crate::stream::BarrierNumber;
 
 /// Hexadecimal digits of the engine and job, of the run, and decimal digits of a barrier, in names.
 const IDENTITY_DIGITS: usize = 8;
 const RUN_DIGITS: usize = 6;
 const BARRIER_DIGITS: usize = 12;
+
+/// What the names of all files of the job `id` called `name` of the engine `engine` begin with.
+pub fn identity(engine: u64, id: u64, name: &str) -> String {
+    let mut bytes = engine.to_le_bytes().to_vec();
+    bytes.extend_from_slice(&id.to_le_bytes());
+    let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
+    let identity = xxh3_64(&bytes) as u32;
+    format!("{name}.{identity:08x}")
+}
 
 /// The place of one run of one sink.
 #[derive(Clone, Debug)]
@@ -59,11 +69,7 @@ pub struct SinkPlace {
 impl SinkPlace {
     /// For the job `id` called `name` of the engine `engine`. `run` is random.
     pub fn new(root: PathBuf, depth: usize, engine: u64, id: u64, name: &str, run: u64) -> SinkPlace {
-        let mut bytes = engine.to_le_bytes().to_vec();
-        bytes.extend_from_slice(&id.to_le_bytes());
-        let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
-        let identity = xxh3_64(&bytes) as u32;
-        SinkPlace { root, depth, sink: format!("{name}.{identity:08x}"), run: format!("{:06x}", run & 0xff_ffff) }
+        SinkPlace { root, depth, sink: identity(engine, id, name), run: format!("{:06x}", run & 0xff_ffff) }
     }
 
     /// The folder below the sink's own with this name; the sink's own where that is empty.
@@ -105,20 +111,21 @@ impl SinkPlace {
         HiddenFiles { root: self.root.clone(), depth: self.depth, prefix: format!("{}-", self.sink) }
     }
 
-    /// Makes the folder, and the first run's record. Waits for disk.
-    pub fn prepare(&self, files: &FilesRef, is_first_run: bool) -> Result<()> {
+    /// Makes the folder, and the record of a run that is `first`, which has where the sink comes from. Waits for disk.
+    pub fn prepare(&self, files: &FilesRef, first: Option<Option<&Standing>>) -> Result<()> {
         files.create_dir(&self.root)?;
-        if is_first_run { write_record(files, &self.record(0), &[]) } else { Ok(()) }
+        match first {
+            Some(from) => write_first_record(files, &self.record(0), from),
+            None => Ok(()),
+        }
     }
 
     /// As [`SinkPlace::prepare`], in an object store.
-    pub fn prepare_objects(&self, objects: &Objects, is_first_run: bool) -> Result<()> {
-        if !is_first_run {
-            return Ok(());
-        }
+    pub fn prepare_objects(&self, objects: &Objects, first: Option<Option<&Standing>>) -> Result<()> {
+        let Some(from) = first else { return Ok(()) };
         let record = self.record(0);
         let key = ObjectUrl::split(&record).ok_or_else(|| Error::internal(format!("\"{}\" is no object", record.display())))?.1;
-        objects.put(key, Bytes::from(encode_record(&record, &[])?))
+        objects.put(key, Bytes::from(encode_first_record(from)?))
     }
 
     /// What runs before have left in an object store that the checkpoint at `barrier` does not have. Waits for the store.
@@ -285,6 +292,7 @@ impl Records for LocalRecords {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sinks::commit::write_record;
 
     #[test]
     fn readers_see_what_records_name_and_what_no_record_is_about() {
@@ -293,7 +301,7 @@ mod tests {
         let files: FilesRef = crate::seams::files::LocalFiles::shared();
         let place = |id: u64| SinkPlace::new(root.join("out"), 1, 7, id, "s", 1);
         let (sink, other) = (place(1), place(2));
-        sink.prepare(&files, true).unwrap();
+        sink.prepare(&files, Some(None)).unwrap();
         let target = |place: &SinkPlace, folder: &str, barrier: u64| -> PathBuf {
             match place.commit(&root.join(folder), &place.tail(0, 1, "csv"), barrier) {
                 PendingCommit::File { target, .. } => target,

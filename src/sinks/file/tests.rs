@@ -76,6 +76,7 @@ fn open(
         memory: &MemoryPool::new(64 << 20),
         engine: 7,
         run,
+        descends_from: None,
         restored,
     };
     let OpenedSink { operator, commits } = FileSink::open_all(FileConfig::parse(&all).unwrap(), &context).unwrap().remove(0);

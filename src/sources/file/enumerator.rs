@@ -20,7 +20,7 @@ use weir_catalog::{ChangelogMode, Error, Result, SqlState};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::config::{BadRecords, FileConfig};
-use super::listing::find_local;
+use super::listing::{MISSING, find_local};
 use super::objects::Remote;
 use super::progress::{FileProgress, Progress};
 use super::settling::Settling;
@@ -165,8 +165,9 @@ struct Listing {
 }
 
 impl Enumerator {
-    /// Finds the files. With `restored`, which leaves out the files whose hashes are in `finished`, those of a table with an end are the ones found then.
-    /// Waits for disk. `58P01` where the path names one file that does not exist.
+    /// Finds the files. With `restored`, which leaves out the files whose hashes are in `finished`, those of a table with an end are the ones found then; where
+    /// that is of a savepoint, they are looked for again, and those that have come since are read too. Waits for disk. `58P01` where the path names one file that
+    /// does not exist.
     pub fn open(
         config: FileConfig,
         records: Option<Box<dyn RecordDecoder>>,
@@ -188,8 +189,13 @@ impl Enumerator {
             if let Some(progress) = restored {
                 found.extend(progress.files.iter().map(|(path, progress)| (path.clone(), progress.clone())));
             }
-            if restored.is_none() || enumerator.config.watch.is_some() {
-                for new in find(&enumerator.config, enumerator.remote.as_ref())? {
+            if restored.is_none() || enumerator.config.watch.is_some() || context.from_savepoint {
+                let now = match find(&enumerator.config, enumerator.remote.as_ref()) {
+                    // The one file that there was has been read, and has gone: what was read of it stays.
+                    Err(error) if restored.is_some() && error.code().as_str() == MISSING => Vec::new(),
+                    found => found?,
+                };
+                for new in now {
                     if !listing.known.contains(&hash_of(&new.path))
                         && restored.is_none_or(|progress| !progress.files.contains_key(&new.path))
                     {

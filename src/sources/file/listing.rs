@@ -260,9 +260,12 @@ fn entries(folder: &Path) -> Result<Vec<(PathBuf, bool)>> {
     Ok(found)
 }
 
+/// The code of what names no file.
+pub const MISSING: &str = "58P01";
+
 /// `58P01`
 pub fn missing(name: &str) -> Error {
-    let code = SqlState::parse("58P01").unwrap_or(SqlState::IO_ERROR);
+    let code = SqlState::parse(MISSING).unwrap_or(SqlState::IO_ERROR);
     Error::new(code, format!("file \"{name}\" does not exist"))
 }
 

@@ -102,6 +102,62 @@ fn every_record_comes_once_over_restarts_at_any_parallelism() {
     }
 }
 
+/// Files come at every restart; those of a table with an end are read by the next start from a savepoint, and by no other.
+#[test]
+fn a_start_from_a_savepoint_reads_what_has_come_since() {
+    for seed in 0..20 {
+        let folder = tempfile::tempdir().unwrap();
+        let add = |file: i64| {
+            let text: String = (0..2000).map(|line| format!("{},\n", file * 2000 + line)).collect();
+            std::fs::write(folder.path().join(format!("{}.csv", (file * 7) % 10)), text).unwrap();
+        };
+        let table = table(folder.path(), &[("format", "csv")]);
+        let mut random = Random::seeded(seed);
+        let mut state: Option<Splits> = None;
+        let (mut kept, mut listed) = (Vec::new(), 0);
+        for file in 0..10 {
+            add(file);
+            let from_savepoint = file == 9 || random.below(2) == 0;
+            if from_savepoint || file == 0 {
+                listed = file + 1;
+            }
+            let context = SourceContext { from_savepoint, ..SourceContext::default() };
+            let parallelism = 1 + random.below(4) as usize;
+            let mut sources = FileSource::open_all(&table, &[0], parallelism, state.as_ref(), &context).unwrap();
+            // To the end, or not quite.
+            let polls = if file == 9 || random.below(3) == 0 { usize::MAX } else { random.below(30) as usize };
+            let mut numbers = Vec::new();
+            let ended = run(&mut sources, &mut random, polls, &mut numbers);
+            kept.extend(numbers);
+            let mut states = Splits::default();
+            sources.iter_mut().for_each(|source| states.extend(source.cut().unwrap()));
+            state = Some(states);
+            if ended {
+                let mut numbers = kept.clone();
+                numbers.sort_unstable();
+                assert_eq!(numbers, (0..listed * 2000).collect::<Vec<i64>>(), "seed {seed}, file {file}");
+            }
+        }
+    }
+}
+
+/// The file that was all of the table has gone: what was read of it is kept.
+#[test]
+fn a_start_from_a_savepoint_does_without_the_file_that_was_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    std::fs::write(&path, "1,\n").unwrap();
+    let (table, mut numbers) = (table(&path, &[("format", "csv")]), Vec::new());
+    let mut sources = FileSource::open_all(&table, &[0], 1, None, &SourceContext::default()).unwrap();
+    assert!(run(&mut sources, &mut Random::seeded(1), 10, &mut numbers));
+    let state = sources[0].cut().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let context = SourceContext { from_savepoint: true, ..SourceContext::default() };
+    let mut sources = FileSource::open_all(&table, &[0], 1, Some(&state), &context).unwrap();
+    assert!(run(&mut sources, &mut Random::seeded(1), 10, &mut numbers));
+    assert_eq!(numbers, [1]);
+}
+
 #[test]
 fn pieces_of_large_files_hold_whole_records_compressed_or_not() {
     let folder = tempfile::tempdir().unwrap();

@@ -93,6 +93,62 @@ async fn a_sink_that_begins_with_another_query_takes_back_what_it_has_written() 
     check_sink(&session, out.path(), "picked", query).await;
 }
 
+/// Rows that a savepoint knows nothing of are not written again beside those that are there: whoever has written them, whether he still does, and whatever the
+/// statement calls the place's other options.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_that_someone_has_written_to_since_the_savepoint_is_refused() {
+    let out = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&settings(&[("parallelism", "2"), ("checkpoint_interval", "1 h")]));
+    let session = server.connect().await;
+    session.must(SMALL_TABLES).await;
+    let query = "SELECT id, v FROM t3 WHERE v > 1";
+    let from = |create: &str, savepoint: &str| format!("{create} FROM SAVEPOINT {savepoint} AS {query}");
+    let changes = |name: &str, place: &str| changes_to(out.path(), place).replacen(&format!("SINK {place} "), &format!("SINK {name} "), 1);
+    let refused = async |statement: String, named: &str| {
+        for statement in [format!("EXPLAIN {statement}"), statement] {
+            let (code, text) = refusal(&session, &statement).await;
+            assert!(code == "0A000" && text.contains(named), "{statement}\n{text}");
+        }
+        session.must("FLUSH; CHECKPOINT").await;
+    };
+    // One that goes on, with its query or with another; and its place, called by other options.
+    session.must(&format!("{} AS {query}", changes("s", "out"))).await;
+    session.must("CREATE SAVEPOINT running FOR s; INSERT INTO t3 VALUES (7, 7)").await;
+    refused(from(&changes("twice", "out"), "running"), "\"s\" goes on in the same place").await;
+    refused(from(&changes("twice", "out").replace("csv'", "csv', roll_size = '1 MB'"), "running"), "\"s\" goes on in the same place").await;
+    session.must("ALTER SINK s AS SELECT id, v FROM t3 WHERE v > 2").await;
+    refused(from(&changes("twice", "out"), "running"), "\"s\" goes on in the same place").await;
+    // It has gone, and what it wrote is there.
+    session.must("CHECKPOINT; DROP SINK s").await;
+    refused(from(&changes("twice", "out"), "running"), "\"s\" has written there after").await;
+    // Elsewhere it begins, and says what is not there.
+    let elsewhere = from(&changes("elsewhere", "elsewhere"), "running");
+    let explained = rows(&session, &format!("EXPLAIN {elsewhere}")).await;
+    let of_sink = explained.iter().find(|row| row[1] == "sink").unwrap_or_else(|| panic!("{explained:?}"));
+    assert!(of_sink[2] == "reused" && of_sink[3].contains("before the savepoint"), "{of_sink:?}");
+    session.must(&elsewhere).await;
+    session.must("FLUSH; CHECKPOINT").await;
+    assert_eq!(content(&out.path().join("elsewhere")), ["7,7"]);
+
+    // A savepoint that one has ended with, twice: as long as the first has written nothing, there is nothing to write again.
+    session.must(&format!("{} AS {query}", changes("ended", "there"))).await;
+    session.must("FLUSH; CHECKPOINT; ALTER JOB ended STOP WITH SAVEPOINT sp").await;
+    session.must(&from(&changes("first", "there"), "sp")).await;
+    refused(from(&changes("second", "there"), "sp"), "\"first\" has begun with it").await;
+    session.must("DROP SINK first").await;
+    session.must(&from(&changes("second", "there"), "sp")).await;
+    session.must("INSERT INTO t3 VALUES (8, 8)").await;
+    check_sink(&session, out.path(), "there", query).await;
+    session.must("ALTER JOB second STOP WITH SAVEPOINT sp2").await;
+    refused(from(&changes("third", "there"), "sp"), "\"second\" has written there after").await;
+    session.must(&from(&changes("third", "there"), "sp2")).await;
+    session.must("INSERT INTO t3 VALUES (9, 9); DELETE FROM t3 WHERE id = 2").await;
+    check_sink(&session, out.path(), "there", query).await;
+    session.must("DROP SINK third").await;
+    refused(from(&changes("fourth", "there"), "sp"), "has written there after").await;
+    refused(from(&changes("fourth", "there"), "sp2"), "\"third\" has written there after").await;
+}
+
 /// A sink that could not go on from what stands where it writes is refused, and EXPLAIN refuses it too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sink_that_can_not_go_on_from_a_savepoint_is_refused() {

@@ -127,6 +127,7 @@ impl Life {
             memory: &MemoryPool::new(64 << 20),
             engine: 7,
             run: random.next_u64(),
+            descends_from: None,
             restored,
         };
         let subtasks = FileSink::open_all(FileConfig::parse(&all)?, &context)?;

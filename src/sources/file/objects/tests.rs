@@ -49,7 +49,7 @@ fn of_a_sink_those_are_files_that_records_name() {
     let (_, objects) = MemoryStore::bucket();
     let root = PathBuf::from("s3://bucket/out");
     let place = SinkPlace::new(root.clone(), 1, 7, 20_000, "s", 1);
-    place.prepare_objects(&objects, true).unwrap();
+    place.prepare_objects(&objects, Some(None)).unwrap();
     let put = |folder: &str, barrier: u64| -> String {
         let path = place.visible(&root.join(folder), &place.tail(0, 1, "csv"), barrier);
         let key = ObjectUrl::split(&path).unwrap().1.to_string();
