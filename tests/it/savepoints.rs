@@ -16,6 +16,7 @@ mod columns;
 mod files;
 mod matching;
 mod random_streams;
+mod stopped;
 
 pub async fn rows(session: &Session, sql: &str) -> Vec<Vec<String>> {
     let rows = session.text_rows(sql).await.unwrap_or_else(|e| panic!("{sql}\n{}", describe(&e)));
