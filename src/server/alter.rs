@@ -32,6 +32,9 @@ use crate::job::savepoints::{Stopped, UPGRADE_PREFIX};
 use crate::job::upgrade::StatePlan;
 use crate::seams::spawn::Spawner;
 
+/// How often an ALTER is planned anew because another session was there first.
+const MAX_ATTEMPTS: usize = 5;
+
 /// What an ALTER does.
 struct Upgrade {
     /// The view, and everything that reads it, in the order in which it can be dropped.
@@ -147,8 +150,41 @@ impl Session {
     /// `ALTER ... AS`.
     pub(super) async fn alter_query(&mut self, parsed: &Parsed, name: &str, allow_non_restored_state: bool) -> Result<Reply> {
         self.outside_block("ALTER ... AS")?;
-        let catalog = self.catalog();
-        let mut upgrade = self.planned_alter(&catalog, parsed, name).await?;
+        for attempt in 0.. {
+            let catalog = self.catalog();
+            match self.try_alter(&catalog, parsed, name, allow_non_restored_state).await {
+                // Nothing has changed: planned over what another session has left, the statement has its answer, or works.
+                Err(error) if attempt < MAX_ATTEMPTS && self.is_overtaken(&catalog, name, &error) => {}
+                done => return done,
+            }
+        }
+        Err(Error::internal("a statement was tried without end"))
+    }
+
+    /// Whether `error` of an ALTER of `name` that was planned over `catalog` may come from another session's statement: the view, or what reads it, or what they
+    /// read, is not what it was.
+    fn is_overtaken(&self, catalog: &Catalog, name: &str, error: &Error) -> bool {
+        if *error.code() == SqlState::SERIALIZATION_FAILURE {
+            return true;
+        }
+        let joined = |catalog: &Catalog| -> Option<Vec<ObjectId>> {
+            let order = catalog.drop_order(catalog.get(name)?.id());
+            let inputs = order.iter().filter_map(|id| catalog.get_id(*id)).flat_map(|object| object.depends_on());
+            Some(
+                inputs
+                    .chain(order.iter().copied())
+                    .collect::<BTreeSet<_>>()
+                    .into_iter()
+                    .filter(|id| catalog.get_id(*id).is_some())
+                    .collect(),
+            )
+        };
+        let may_pass = [SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, SqlState::DEPENDENT_OBJECTS_STILL_EXIST].contains(error.code());
+        may_pass && joined(&self.catalog()) != joined(catalog)
+    }
+
+    async fn try_alter(&mut self, catalog: &Arc<Catalog>, parsed: &Parsed, name: &str, allow_non_restored_state: bool) -> Result<Reply> {
+        let mut upgrade = self.planned_alter(catalog, parsed, name).await?;
         let mut saved = Vec::new();
         if upgrade.altered_sink.is_some() {
             let (plan, other_result) = self.plan_change(&upgrade).await?;
@@ -162,7 +198,7 @@ impl Session {
         }
         let mut guard = self.guard_created();
         let done = async {
-            self.build_successors(&catalog, &upgrade, saved, allow_non_restored_state, &mut guard).await?;
+            self.build_successors(catalog, &upgrade, saved, allow_non_restored_state, &mut guard).await?;
             self.take_places(&upgrade, &mut guard).await
         };
         if let Err(error) = done.await {
@@ -184,6 +220,17 @@ impl Session {
 
     /// What becomes of the state of an altered view, and of each job that reads it.
     pub(super) async fn explain_upgrade(&self, catalog: &Arc<Catalog>, parsed: &Parsed, name: &str) -> Result<Vec<(String, StatePlan)>> {
+        let mut catalog = catalog.clone();
+        for attempt in 0.. {
+            match self.try_explain_upgrade(&catalog, parsed, name).await {
+                Err(error) if attempt < MAX_ATTEMPTS && self.is_overtaken(&catalog, name, &error) => catalog = self.catalog(),
+                done => return done,
+            }
+        }
+        Err(Error::internal("a statement was tried without end"))
+    }
+
+    async fn try_explain_upgrade(&self, catalog: &Arc<Catalog>, parsed: &Parsed, name: &str) -> Result<Vec<(String, StatePlan)>> {
         let upgrade = self.planned_alter(catalog, parsed, name).await?;
         if let (Some(sink), true) = (upgrade.successors.first(), upgrade.altered_sink.is_some()) {
             return Ok(vec![(sink.job.name.clone(), self.plan_change(&upgrade).await?.0)]);

@@ -13,6 +13,7 @@ use crate::server::{PATIENCE, Server, Session, describe, settings, sql_state};
 
 mod branches;
 mod columns;
+mod concurrent;
 mod files;
 mod matching;
 mod random_streams;
