@@ -108,7 +108,7 @@ pub fn read(files: &FilesRef, folder: &Path) -> Result<Savepoint> {
         let half = [UNFINISHED, FILES].iter().any(|name| files.exists(&folder.join(name)));
         return Err(none_in(folder.display(), half));
     }
-    Savepoint::decode(folder.display(), &files.read(&path)?)
+    Savepoint::decode(path.display(), &files.read(&path)?)
 }
 
 /// Removes the savepoint in `folder`, and the folder where nothing else is in it. Once the metadata is gone it is none any more. Errors with `55006` where
