@@ -235,7 +235,7 @@ impl PinnedCheckpoint {
         self.graph.nodes.iter().any(|node| matches!(node.op, NodeOp::TableScan { .. }))
     }
 
-    /// Whether it is of a job that was stopped by an error and has no checkpoint: it is built anew.
+    /// Whether it is of a job that was stopped by an error and has no checkpoint: it is built anew, or begins again with the savepoint that it began with.
     pub fn is_nothing(&self) -> bool {
         self.is_left && self.checkpoint.barrier == 0
     }

@@ -10,6 +10,7 @@ use weir_sql::graph::StreamGraph;
 
 use super::Engine;
 use super::engine::shutting_down;
+use super::former::former_plan;
 use super::left_tables::LeftTables;
 use super::manager::{Event, Hold, OfStopped, PinnedCheckpoint, Saving};
 use super::sink_change::{SinkChange, check_begins_alone};
@@ -116,10 +117,29 @@ impl Engine {
             all.push((Stopped { _hold: pinned.hold.take(), saved: Some(saved), ending: None }, folder));
             to_write.push(pinned);
         }
-        for (pinned, (_, folder)) in to_write.into_iter().zip(&all) {
-            self.write_unnamed(pinned, folder).await?;
+        for (pinned, (_, folder)) in to_write.into_iter().zip(&mut all) {
+            match self.begins_again_with(&pinned) {
+                None => self.write_unnamed(pinned, folder).await?,
+                Some(origin) => *folder = self.begin_again(&pinned, origin, folder).await?,
+            }
         }
         Ok(all)
+    }
+
+    /// The savepoint that a job began with which was stopped by an error before it had a checkpoint.
+    fn begins_again_with(&self, pinned: &PinnedCheckpoint) -> Option<PathBuf> {
+        let origin = pinned.job.origin.as_ref().filter(|_| pinned.is_nothing())?;
+        Some(PathBuf::from(&origin.savepoint))
+    }
+
+    /// Where the successor of such a job finds the savepoint `origin`: in `folder`, where it is the former one's alone.
+    async fn begin_again(&self, pinned: &PinnedCheckpoint, origin: PathBuf, folder: &Path) -> Result<PathBuf> {
+        if origin != origin_folder(&self.settings().data_dir, pinned.job.id) {
+            return Ok(origin);
+        }
+        let (files, into) = (self.files.clone(), folder.to_path_buf());
+        let copied = tokio::task::spawn_blocking(move || folder::copy(&files, &origin, &into).map(|()| into));
+        copied.await.map_err(|_| Error::internal("copying a savepoint panicked"))?
     }
 
     /// What a job that was stopped by an error has left, with the stored tables as of its commit. Waits for disk.
@@ -318,6 +338,12 @@ impl Engine {
     ) -> Result<SinkChange> {
         let pinned = self.checkpoint_to_save(job.id, false, OfStopped::WhatItKeeps).await?;
         let before = self.catalog();
+        if let Some(origin) = self.begins_again_with(&pinned) {
+            let origin = origin.to_str().ok_or_else(|| Error::unsupported("the path of a savepoint is not valid UTF-8"))?;
+            let saved = self.read_savepoint(&Place::recorded(origin)?)?;
+            let (former, then) = former_plan(&saved, &before)?;
+            return SinkChange::new(&saved, (&former, &then), (graph, catalog), uids, self.engine_id);
+        }
         let saved = savepoint_of("", self.engine_id, self.clock().now_us(), &pinned, &before)?;
         SinkChange::new(&saved, (&pinned.graph, &before), (graph, catalog), uids, self.engine_id)
     }

@@ -33,7 +33,7 @@ use crate::job::upgrade::StatePlan;
 use crate::seams::spawn::Spawner;
 
 /// How often an ALTER is planned anew because another session was there first.
-const MAX_ATTEMPTS: usize = 5;
+const MAX_ATTEMPTS: usize = 20;
 
 /// What an ALTER does.
 struct Upgrade {
@@ -73,6 +73,16 @@ impl Upgrade {
     fn sinks(&self) -> impl Iterator<Item = &Successor> {
         self.successors.iter().filter(|successor| !successor.is_view())
     }
+}
+
+/// `40001`, for `error`: what the statement was planned over has changed, again and again.
+fn overtaken(error: &Error) -> Error {
+    if *error.code() == SqlState::SERIALIZATION_FAILURE {
+        return error.clone();
+    }
+    Error::new(SqlState::SERIALIZATION_FAILURE, "could not serialize access due to concurrent update")
+        .with_detail(format!("Other sessions make and drop what reads the view: {}.", error.message()))
+        .with_hint("The statement might succeed if retried.")
 }
 
 /// `2BP01`: `reader` can't be planned over the changed view.
@@ -154,7 +164,11 @@ impl Session {
             let catalog = self.catalog();
             match self.try_alter(&catalog, parsed, name, allow_non_restored_state).await {
                 // Nothing has changed: planned over what another session has left, the statement has its answer, or works.
-                Err(error) if attempt < MAX_ATTEMPTS && self.is_overtaken(&catalog, name, &error) => {}
+                Err(error) if self.is_overtaken(&catalog, name, &error) => {
+                    if attempt >= MAX_ATTEMPTS {
+                        return Err(overtaken(&error));
+                    }
+                }
                 done => return done,
             }
         }
@@ -223,7 +237,12 @@ impl Session {
         let mut catalog = catalog.clone();
         for attempt in 0.. {
             match self.try_explain_upgrade(&catalog, parsed, name).await {
-                Err(error) if attempt < MAX_ATTEMPTS && self.is_overtaken(&catalog, name, &error) => catalog = self.catalog(),
+                Err(error) if self.is_overtaken(&catalog, name, &error) => {
+                    if attempt >= MAX_ATTEMPTS {
+                        return Err(overtaken(&error));
+                    }
+                    catalog = self.catalog();
+                }
                 done => return done,
             }
         }

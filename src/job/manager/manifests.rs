@@ -249,7 +249,9 @@ impl Manager {
     /// What `job`, which was stopped by an error and has no checkpoint, has left: nothing, from which it is built anew.
     fn pin_nothing(&self, job: &RunningJob, of_stopped: OfStopped) -> Result<PinnedCheckpoint> {
         let name = &job.job.name;
-        if of_stopped != OfStopped::WhatItKeeps || self.keeps_its_place(job.job.id) {
+        // One that has never had a checkpoint begins again with the savepoint that it began with.
+        let has_none = self.keeps_its_place(job.job.id) && job.job.origin.is_none();
+        if of_stopped != OfStopped::WhatItKeeps || has_none {
             let error = Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, format!("job \"{name}\" is stopped, and has no checkpoint"));
             return Err(error.with_hint(format!(
                 "What it computed comes again from what it reads: ALTER JOB {name} RESUME builds it anew, and so does ALTER ... AS with another query."
@@ -325,7 +327,10 @@ impl Manager {
     /// Whether the job that `pinned` is of can be stopped there: nothing newer is under way, and its sink has committed.
     pub(super) fn can_stop_at(&self, pinned: &PinnedCheckpoint) -> bool {
         let (id, barrier) = (pinned.job.id, pinned.checkpoint.barrier);
-        let newest = self.manifest.jobs.get(&id).is_some_and(|checkpoint| checkpoint.barrier == barrier);
+        let newest = match self.manifest.jobs.get(&id) {
+            Some(checkpoint) => checkpoint.barrier == barrier,
+            None => pinned.is_nothing(),
+        };
         let committed = pinned.checkpoint.commits().next().is_none() || self.context.build.committer.through(id) >= barrier;
         let stands = |job: &RunningJob| {
             job.checkpointing.is_none() && !job.held && matches!(job.state, JobState::Running | JobState::Finished | JobState::Failed)

@@ -81,15 +81,15 @@ async fn a_table_that_is_made_again_with_wider_columns_keeps_the_state() {
             let explained = rows(&session, &format!("EXPLAIN {create}")).await;
             let verdicts: Vec<&str> = explained.iter().map(|row| row[2].as_str()).collect();
             let may_be: &[&str] = match (view, expected) {
-                // A sum of more digits behind the point has fewer before it.
-                ("sums", "converted") if after.contains("(14,3)") || after.contains("(20,1)") => &["rebuilt"],
+                // A sum of more digits behind the point has fewer before it: it is multiplied, the rows come from it.
+                ("sums", "converted") if after.contains("(14,3)") || after.contains("(20,1)") => &["converted", "rebuilt"],
                 ("few", "rebuilt") => &["reused"],
                 (_, "rebuilt") => &["rebuilt", "reused"],
                 (_, "converted") => &["converted", "reused"],
                 _ => &["reused"],
             };
             assert!(verdicts.iter().all(|verdict| may_be.contains(verdict)), "{after}: {view}: {explained:?}");
-            assert!(view != "grouped" || verdicts.contains(&expected), "{after}: {explained:?}");
+            assert!(!["grouped", "sums"].contains(&view) || verdicts.contains(&expected), "{after}: {explained:?}");
             session.must(&create).await;
             assert_eq!(rows(&session, &format!("SELECT * FROM {view}")).await, rows(&session, query).await, "{after}: {view}");
         }
