@@ -187,8 +187,17 @@ impl Engine {
             let held = self.tables().hold_folds();
             let (done, told) = oneshot::channel();
             self.tell(Event::Save { jobs: jobs.to_vec(), stop, of_stopped, done })?;
-            let saving = told.await.map_err(|_| shutting_down())??;
+            let told = told.await.map_err(|_| shutting_down())?;
             drop(held);
+            let saving = match told {
+                Ok(saving) => saving,
+                // One of them has failed meanwhile: what it leaves is to be had when it is known whether it goes on.
+                Err(_) if of_stopped != OfStopped::Nothing && tokio::time::Instant::now() < patience && self.has_failed(jobs).await => {
+                    tokio::time::sleep(START_POLL).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             match saving {
                 Saving::Saved(pinned) => return Ok(pinned),
                 Saving::Without(job, error) => {
@@ -240,6 +249,16 @@ impl Engine {
             }
             tokio::time::sleep(START_POLL).await;
         }
+    }
+
+    /// Whether one of `jobs` was stopped by an error, or is tried again after one.
+    async fn has_failed(&self, jobs: &[ObjectId]) -> bool {
+        for job in jobs {
+            if let Some(JobState::Failed | JobState::Restarting | JobState::Starting | JobState::Backfilling) = self.state_of(*job).await {
+                return true;
+            }
+        }
+        false
     }
 
     /// Whether a job that has no checkpoint is going to have one: it exists and was not stopped. It may be on its way to its first barrier, have come to it

@@ -445,20 +445,30 @@ impl Session {
                 .with_detail(format!("\"{reader}\", which reads \"{}\", was created by another session.", upgrade.view()))
                 .with_hint("The statement might succeed if retried."));
         }
+        // What another session has dropped meanwhile has no place that could be taken.
+        let gone: BTreeSet<ObjectId> = upgrade.former.iter().copied().filter(|id| transaction.catalog().get_id(*id).is_none()).collect();
+        if upgrade.former.last().is_some_and(|altered| gone.contains(altered)) {
+            return Err(overtaken(&Error::internal("it was dropped")));
+        }
         // Readers go before what they read, and come after it; a view (macro) stays, and reads on.
-        for id in &upgrade.former {
+        for id in upgrade.former.iter().filter(|id| !gone.contains(id)) {
             match upgrade.macros.iter().find(|view| view.id == *id) {
                 Some(view) => transaction.change_catalog(CatalogChange::Replace(Object::View(view.clone())))?,
                 None => transaction.change_catalog(CatalogChange::Drop(*id))?,
             }
         }
-        for successor in upgrade.successors.iter().filter(|successor| successor.is_view()) {
+        new_jobs.retain(|new| !upgrade.sinks().any(|sink| sink.job.id == new.job.id && gone.contains(&sink.former.id)));
+        let views = || upgrade.successors.iter().filter(|successor| successor.is_view());
+        for unwanted in views().rev().filter(|successor| gone.contains(&successor.former.id)) {
+            transaction.change_catalog(CatalogChange::Drop(unwanted.job.id))?;
+        }
+        for successor in views().filter(|successor| !gone.contains(&successor.former.id)) {
             transaction.change_catalog(CatalogChange::Replace(Object::Job(successor.job.clone())))?;
         }
         for new in &new_jobs {
             transaction.change_catalog(CatalogChange::Create(Object::Job(new.job.as_ref().clone())))?;
         }
-        for successor in upgrade.successors.iter().filter(|successor| successor.is_view()) {
+        for successor in views().filter(|successor| !gone.contains(&successor.former.id)) {
             self.engine.follow(successor.job.id, successor.former.id);
         }
         let turn = self.engine.commit_turn(&transaction).await;

@@ -52,6 +52,7 @@ async fn a_view_is_altered_beside_its_readers_coming_and_going() {
     // Readers come and go.
     for number in 0..2 {
         let (session, stop) = (server.connect().await, stop.clone());
+        let mut random = Random::seeded(random.next_u64());
         tasks.push(tokio::spawn(async move {
             let mut there = false;
             while !stop.load(Ordering::SeqCst) {
@@ -63,6 +64,7 @@ async fn a_view_is_altered_beside_its_readers_coming_and_going() {
                 if send(&session, &sql, &["40001", "2BP01"]).await {
                     there = !there;
                 }
+                tokio::time::sleep(Duration::from_millis(random.below(1500))).await;
             }
             there
         }));
