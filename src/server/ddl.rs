@@ -344,7 +344,7 @@ impl Session {
         }
         let mut columns = columns_of(name, definitions)?;
         for column in &columns {
-            self.check_default(catalog, column)?;
+            self.check_default(catalog, column, sql)?;
         }
         let key = match primary_key {
             None => None,

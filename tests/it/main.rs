@@ -32,6 +32,7 @@
 //! | [`psql`] | what a user of psql sees |
 //! | [`protocol`] | prepared statements, parameters, binary values, cancelling |
 //! | [`query_memory`] | batch queries far over the memory that they may hold |
+//! | [`error_places`] | where errors say that they are, beside PostgreSQL's |
 //! | [`portals`] | Execute messages: rows as they come, all or some at a time |
 //! | [`wire`] | pipelines, bad messages, bad text, byte by byte |
 //! | [`robustness`] | statements that are deep, endless or many |
@@ -52,6 +53,7 @@ mod consistency;
 mod corruption;
 mod crash;
 mod embedded;
+mod error_places;
 mod file_reading;
 mod files;
 mod full_disk;
