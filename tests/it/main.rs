@@ -32,6 +32,7 @@
 //! | [`psql`] | what a user of psql sees |
 //! | [`protocol`] | prepared statements, parameters, binary values, cancelling |
 //! | [`query_memory`] | batch queries far over the memory that they may hold |
+//! | [`conversation`] | the extended protocol message by message, beside PostgreSQL's |
 //! | [`error_places`] | where errors say that they are, beside PostgreSQL's |
 //! | [`portals`] | Execute messages: rows as they come, all or some at a time |
 //! | [`wire`] | pipelines, bad messages, bad text, byte by byte |
@@ -50,6 +51,7 @@ mod cancel;
 mod compat;
 mod concurrent_ddl;
 mod consistency;
+mod conversation;
 mod corruption;
 mod crash;
 mod embedded;
