@@ -55,6 +55,9 @@ enum Command {
         /// Run this and leave, instead of reading statements.
         #[arg(short, long)]
         command: Option<String>,
+        /// Leave at the first error, with exit status 3 (psql's `-v ON_ERROR_STOP=1`).
+        #[arg(long)]
+        on_error_stop: bool,
     },
     /// Run a script, wait until its bounded jobs have finished, and print what its queries return.
     Run {
@@ -175,12 +178,12 @@ async fn run(cli: Cli) -> Result<ExitCode> {
                 }
             }
         }
-        Some(Command::Sql { url, command }) => shell::run(&url, command.as_deref()).await,
+        Some(Command::Sql { url, command, on_error_stop }) => shell::run(&url, command.as_deref(), on_error_stop).await,
         Some(Command::Run { file }) => {
             let script = std::fs::read_to_string(&file).map_err(|e| Error::io(format!("read \"{}\"", file.display()), &e))?;
             let folder = Folder::of(&cli.engine)?;
             let engine = open(cli.engine.settings(folder.path.clone())?).await?;
-            let result = shell::script::run(&engine, &script).await;
+            let result = shell::script::run(&engine, &script, folder.temporary).await;
             engine.shutdown().await;
             result
         }
@@ -191,7 +194,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
             let address = listener.local_addr().map_err(|e| Error::io("read the address listened on", &e))?;
             let server = Server::start(listener);
             server.open(engine.clone())?;
-            let result = shell::run(&format!("postgres://weir@{address}/weir"), None).await;
+            let result = shell::run(&format!("postgres://weir@{address}/weir"), None, false).await;
             server.shut_down(&engine).await;
             result
         }

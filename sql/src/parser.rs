@@ -8,6 +8,7 @@
 //! | `script` | tokens, positions, splitting, limits |
 //! | `from` | what `sqlparser` does not read of a FROM |
 //! | `escapes` | strings with escapes that `sqlparser` does not read |
+//! | `place` | where something stands, for errors |
 //! | `query` | what a query may not contain |
 //! | `types` | type names |
 //! | `create` | CREATE |
@@ -24,6 +25,7 @@ mod create;
 mod dml;
 mod escapes;
 mod from;
+pub mod place;
 mod query;
 mod savepoint;
 mod script;

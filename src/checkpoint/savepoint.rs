@@ -112,9 +112,9 @@ impl Savepoint {
         metadata::encode(MAGIC, format_of(self), self)
     }
 
-    /// What the metadata in `place` says. Errors: `XX001` where it is damaged, `0A000` where a newer version wrote it.
-    fn decode(place: impl Display, bytes: &[u8]) -> Result<Savepoint> {
-        metadata::decode(MAGIC, FORMAT, &format!("the savepoint in \"{place}\""), bytes)
+    /// What the metadata in `file` says. Errors: `XX001` where it is damaged, `0A000` where a newer version wrote it.
+    fn decode(file: impl Display, bytes: &[u8]) -> Result<Savepoint> {
+        metadata::decode(MAGIC, FORMAT, &format!("file \"{file}\" of a savepoint"), bytes)
     }
 
     /// The length of its files, bytes.

@@ -129,9 +129,11 @@ pub(super) fn checksum_of(files: &FilesRef, path: &Path) -> Result<(u64, u64)> {
 
 /// What can be done about a checkpoint that can't be restored.
 pub const OLDER_HINT: &str = "To go on from an older checkpoint, start the server with --from-checkpoint and its number.";
+/// What can be done about a file of one that is damaged.
+pub(super) const DAMAGED_HINT: &str = "RECOVER JOB ... FROM CHECKPOINT has a job go on from an older one: SHOW CHECKPOINTS tells those that are retained. Where the server can't start, --from-checkpoint and its number do that for all jobs.";
 
 fn missing(file: &FileHandle) -> Error {
-    Error::corrupted(format!("checkpoint file \"{}\" is missing", file.name)).with_hint(OLDER_HINT)
+    Error::corrupted(format!("checkpoint file \"{}\" is missing", file.name)).with_hint(DAMAGED_HINT)
 }
 
 fn damaged(file: &FileHandle, bytes: u64, checksum: u64) -> Error {
@@ -140,5 +142,5 @@ fn damaged(file: &FileHandle, bytes: u64, checksum: u64) -> Error {
             "It has {bytes} bytes with checksum {checksum:016x}; {} with {:016x} were written.",
             file.bytes, file.checksum
         ))
-        .with_hint(OLDER_HINT)
+        .with_hint(DAMAGED_HINT)
 }

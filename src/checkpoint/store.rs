@@ -115,6 +115,9 @@ pub struct Stored {
     pub new: bool,
 }
 
+/// The barrier of files that are stored for no checkpoint: they stay until they are pinned.
+pub const NO_CHECKPOINT: BarrierNumber = BarrierNumber::MAX;
+
 impl CheckpointStore {
     /// Opens the store in the folder `dir`, made if need be. See [`CheckpointStore::open_in`].
     pub fn open(files: FilesRef, dir: &Path, from: Option<BarrierNumber>) -> Result<(CheckpointStore, Vec<Manifest>)> {
@@ -423,6 +426,19 @@ impl CheckpointStore {
             *pinned.entry(name.clone()).or_default() += 1;
         }
         Pin { store: self.clone(), names }
+    }
+
+    /// Pins files that were stored for [`NO_CHECKPOINT`]: once the pin is dropped they go.
+    pub fn pin_stored<'a>(self: &Arc<Self>, files: impl Iterator<Item = &'a FileHandle> + Clone) -> Pin {
+        let pin = self.pin(files.clone());
+        let mut known = self.known.lock();
+        for file in files {
+            if let Some(known) = known.get_mut(&file.name).filter(|known| known.used_by == NO_CHECKPOINT) {
+                known.used_by = 0;
+            }
+        }
+        drop(known);
+        pin
     }
 
     /// Makes files under their names in the folder `into`, outside the store: other names of them, or copies, several side by side where the storage can. Of

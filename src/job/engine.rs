@@ -349,6 +349,11 @@ impl Engine {
         &self.board
     }
 
+    /// The file layer.
+    pub fn files(&self) -> &FilesRef {
+        &self.files
+    }
+
     /// The commit that the log ends with.
     pub fn end(&self) -> CommitSeq {
         self.log.end()

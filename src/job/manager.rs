@@ -111,6 +111,7 @@ pub enum Event {
     Save {
         jobs: Vec<ObjectId>,
         stop: bool,
+        of_stopped: OfStopped,
         done: oneshot::Sender<Result<Saving>>,
     },
     /// Asks for the newest durable checkpoint of a job with all that a savepoint needs of it.
@@ -197,7 +198,18 @@ enum Wanted {
     /// Everything, or one job's group and the stored tables.
     Checkpoint(Option<ObjectId>, oneshot::Sender<Result<()>>),
     /// [`Event::Save`].
-    Saved { jobs: Vec<ObjectId>, stop: bool, done: oneshot::Sender<Result<Saving>> },
+    Saved { jobs: Vec<ObjectId>, stop: bool, of_stopped: OfStopped, done: oneshot::Sender<Result<Saving>> },
+}
+
+/// What is to be had of a job that was stopped by an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfStopped {
+    /// An error.
+    Nothing,
+    /// Its last checkpoint.
+    LastCheckpoint,
+    /// What it would go on from if it were resumed: its last checkpoint, or nothing for one that is built anew.
+    WhatItKeeps,
 }
 
 /// A durable checkpoint of one job, of what it reads, and of the stored tables; its files stay as long as this is there.
@@ -208,7 +220,11 @@ pub struct PinnedCheckpoint {
     /// The views that it reads.
     pub inputs: Vec<(ObjectId, JobCheckpoint)>,
     pub tables: Option<TablesCheckpoint>,
+    /// Whether it is what a job that was stopped by an error has left: then `tables` may be of a later commit.
+    pub is_left: bool,
     pub pin: Pin,
+    /// Of `tables`, where they were made for this.
+    pub tables_pin: Option<Pin>,
     /// Where the job was stopped at it.
     pub hold: Option<Hold>,
 }
@@ -219,9 +235,14 @@ impl PinnedCheckpoint {
         self.graph.nodes.iter().any(|node| matches!(node.op, NodeOp::TableScan { .. }))
     }
 
+    /// Whether it is of a job that was stopped by an error and has no checkpoint: it is built anew, or begins again with the savepoint that it began with.
+    pub fn is_nothing(&self) -> bool {
+        self.is_left && self.checkpoint.barrier == 0
+    }
+
     /// Whether it has the stored tables, where the job reads one, as of the job's very commit.
-    fn is_of_one_moment(&self) -> bool {
-        !self.reads_tables() || self.tables.as_ref().is_some_and(|tables| tables.commit == self.checkpoint.commit)
+    pub fn is_of_one_moment(&self) -> bool {
+        self.is_nothing() || !self.reads_tables() || self.tables.as_ref().is_some_and(|tables| tables.commit == self.checkpoint.commit)
     }
 }
 
@@ -492,9 +513,9 @@ impl Manager {
             Event::Show { done } => self.want_shown.push(done),
             Event::Flush { done } => self.want_flush.push(done),
             Event::Checkpoint { of, done } => self.want_checkpoint.push(Wanted::Checkpoint(of, done)),
-            Event::Save { jobs, stop, done } => self.want_checkpoint.push(Wanted::Saved { jobs, stop, done }),
+            Event::Save { jobs, stop, of_stopped, done } => self.want_checkpoint.push(Wanted::Saved { jobs, stop, of_stopped, done }),
             Event::Pin { job, done } => {
-                let _ = done.send(self.pin(job));
+                let _ = done.send(self.pin(job, OfStopped::Nothing));
             }
             Event::PinRetained { job, checkpoint, done } => {
                 let _ = done.send(self.pin_retained(job, checkpoint));

@@ -14,6 +14,7 @@ pub mod engine;
 pub mod feed;
 pub mod former;
 pub mod identity;
+mod left_tables;
 pub mod manager;
 mod matching;
 pub mod numbers;

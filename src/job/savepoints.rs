@@ -10,7 +10,9 @@ use weir_sql::graph::StreamGraph;
 
 use super::Engine;
 use super::engine::shutting_down;
-use super::manager::{Event, Hold, PinnedCheckpoint, Saving};
+use super::former::former_plan;
+use super::left_tables::LeftTables;
+use super::manager::{Event, Hold, OfStopped, PinnedCheckpoint, Saving};
 use super::sink_change::{SinkChange, check_begins_alone};
 use super::status::JobState;
 use super::upgrade::{StatePlan, saved_operators};
@@ -49,7 +51,7 @@ impl Engine {
     /// `55000` where the job has no state that could be saved.
     pub async fn create_savepoint(&self, name: &str, job: &Arc<Job>, place: Option<Place>) -> Result<()> {
         let reserved = Arc::new(self.reserve_savepoint(name, place).await?);
-        let pinned = self.checkpoint_to_save(job.id, false).await?;
+        let pinned = self.checkpoint_to_save(job.id, false, OfStopped::Nothing).await?;
         let savepoint = savepoint_of(name, self.engine_id, self.clock().now_us(), &pinned, &self.catalog())?;
         let (savepoints, store, under) = (self.savepoints.clone(), self.store.clone(), reserved.clone());
         let writing = tokio::task::spawn_blocking(move || {
@@ -77,8 +79,9 @@ impl Engine {
     /// for the caller to drop it, and to say so; otherwise it goes on from there, and there is no savepoint.
     pub async fn stop_with_savepoint(self: &Arc<Self>, name: &str, job: &Arc<Job>, place: Option<Place>) -> Result<Stopped> {
         let reserved = Arc::new(self.reserve_savepoint(name, place).await?);
-        let mut pinned = self.checkpoint_to_save(job.id, true).await?;
+        let mut pinned = self.checkpoint_to_save(job.id, true, OfStopped::LastCheckpoint).await?;
         let mut stopped = Stopped { _hold: pinned.hold.take(), saved: None, ending: None };
+        let pinned = self.completed(pinned).await?;
         let mut savepoint = savepoint_of(name, self.engine_id, self.clock().now_us(), &pinned, &self.catalog())?;
         savepoint.ends_job = true;
         let (savepoints, store, under, job) = (self.savepoints.clone(), self.store.clone(), reserved.clone(), job.id);
@@ -108,19 +111,50 @@ impl Engine {
         let former: Vec<ObjectId> = jobs.iter().map(|(former, _)| *former).collect();
         let mut all = Vec::with_capacity(jobs.len());
         let mut to_write = Vec::with_capacity(jobs.len());
-        for (mut pinned, (_, successor)) in self.checkpoints_of(&former, true).await?.into_iter().zip(jobs) {
+        for (mut pinned, (_, successor)) in self.checkpoints_of(&former, true, OfStopped::WhatItKeeps).await?.into_iter().zip(jobs) {
             let folder = origin_folder(&self.settings().data_dir, *successor);
             let saved = ScratchSavepoint { files: self.files.clone(), folder: folder.clone() };
             all.push((Stopped { _hold: pinned.hold.take(), saved: Some(saved), ending: None }, folder));
             to_write.push(pinned);
         }
-        for (pinned, (_, folder)) in to_write.into_iter().zip(&all) {
-            self.write_unnamed(pinned, folder).await?;
+        for (pinned, (_, folder)) in to_write.into_iter().zip(&mut all) {
+            match self.begins_again_with(&pinned) {
+                None => self.write_unnamed(pinned, folder).await?,
+                Some(origin) => *folder = self.begin_again(&pinned, origin, folder).await?,
+            }
         }
         Ok(all)
     }
 
+    /// The savepoint that a job began with which was stopped by an error before it had a checkpoint.
+    fn begins_again_with(&self, pinned: &PinnedCheckpoint) -> Option<PathBuf> {
+        let origin = pinned.job.origin.as_ref().filter(|_| pinned.is_nothing())?;
+        Some(PathBuf::from(&origin.savepoint))
+    }
+
+    /// Where the successor of such a job finds the savepoint `origin`: in `folder`, where it is the former one's alone.
+    async fn begin_again(&self, pinned: &PinnedCheckpoint, origin: PathBuf, folder: &Path) -> Result<PathBuf> {
+        if origin != origin_folder(&self.settings().data_dir, pinned.job.id) {
+            return Ok(origin);
+        }
+        let (files, into) = (self.files.clone(), folder.to_path_buf());
+        let copied = tokio::task::spawn_blocking(move || folder::copy(&files, &origin, &into).map(|()| into));
+        copied.await.map_err(|_| Error::internal("copying a savepoint panicked"))?
+    }
+
+    /// What a job that was stopped by an error has left, with the stored tables as of its commit. Waits for disk.
+    async fn completed(&self, pinned: PinnedCheckpoint) -> Result<PinnedCheckpoint> {
+        if pinned.is_of_one_moment() {
+            return Ok(pinned);
+        }
+        let left =
+            LeftTables { build: self.build.clone(), tables: self.tables().clone(), catalog: self.catalog(), spawner: Spawner::current() };
+        let completed = tokio::task::spawn_blocking(move || left.complete(pinned));
+        completed.await.map_err(|_| Error::internal("going back in the stored tables panicked"))?
+    }
+
     async fn write_unnamed(&self, pinned: PinnedCheckpoint, folder: &Path) -> Result<()> {
+        let pinned = self.completed(pinned).await?;
         let savepoint = savepoint_of("", self.engine_id, self.clock().now_us(), &pinned, &self.catalog())?;
         let (files, store, into) = (self.files.clone(), self.store.clone(), folder.to_path_buf());
         let written = tokio::task::spawn_blocking(move || {
@@ -132,18 +166,18 @@ impl Engine {
     }
 
     /// A durable checkpoint of `job`, made now, with the stored tables as of its very commit where it reads one.
-    async fn checkpoint_to_save(&self, job: ObjectId, stop: bool) -> Result<PinnedCheckpoint> {
-        let mut pinned = self.checkpoints_of(&[job], stop).await?;
+    async fn checkpoint_to_save(&self, job: ObjectId, stop: bool, of_stopped: OfStopped) -> Result<PinnedCheckpoint> {
+        let mut pinned = self.checkpoints_of(&[job], stop, of_stopped).await?;
         pinned.pop().ok_or_else(|| Error::internal("a checkpoint was not pinned"))
     }
 
     /// Durable checkpoints of `jobs`, in their order, made now, each with the stored tables as of its very commit where the job reads one. What takes a
-    /// checkpoint together costs one.
+    /// checkpoint together costs one. Of a job that was stopped by an error what it has left; then the stored tables may be of a later commit.
     pub async fn checkpoints_to_save(&self, jobs: &[ObjectId]) -> Result<Vec<PinnedCheckpoint>> {
-        self.checkpoints_of(jobs, false).await
+        self.checkpoints_of(jobs, false, OfStopped::WhatItKeeps).await
     }
 
-    async fn checkpoints_of(&self, jobs: &[ObjectId], stop: bool) -> Result<Vec<PinnedCheckpoint>> {
+    async fn checkpoints_of(&self, jobs: &[ObjectId], stop: bool, of_stopped: OfStopped) -> Result<Vec<PinnedCheckpoint>> {
         let patience = tokio::time::Instant::now() + START_PATIENCE;
         let mut attempt = 0;
         while attempt < ATTEMPTS {
@@ -152,9 +186,18 @@ impl Engine {
             }
             let held = self.tables().hold_folds();
             let (done, told) = oneshot::channel();
-            self.tell(Event::Save { jobs: jobs.to_vec(), stop, done })?;
-            let saving = told.await.map_err(|_| shutting_down())??;
+            self.tell(Event::Save { jobs: jobs.to_vec(), stop, of_stopped, done })?;
+            let told = told.await.map_err(|_| shutting_down())?;
             drop(held);
+            let saving = match told {
+                Ok(saving) => saving,
+                // One of them has failed meanwhile: what it leaves is to be had when it is known whether it goes on.
+                Err(_) if of_stopped != OfStopped::Nothing && tokio::time::Instant::now() < patience && self.has_failed(jobs).await => {
+                    tokio::time::sleep(START_POLL).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             match saving {
                 Saving::Saved(pinned) => return Ok(pinned),
                 Saving::Without(job, error) => {
@@ -206,6 +249,16 @@ impl Engine {
             }
             tokio::time::sleep(START_POLL).await;
         }
+    }
+
+    /// Whether one of `jobs` was stopped by an error, or is tried again after one.
+    async fn has_failed(&self, jobs: &[ObjectId]) -> bool {
+        for job in jobs {
+            if let Some(JobState::Failed | JobState::Restarting | JobState::Starting | JobState::Backfilling) = self.state_of(*job).await {
+                return true;
+            }
+        }
+        false
     }
 
     /// Whether a job that has no checkpoint is going to have one: it exists and was not stopped. It may be on its way to its first barrier, have come to it
@@ -302,8 +355,14 @@ impl Engine {
         graph: &StreamGraph,
         uids: &[(String, String)],
     ) -> Result<SinkChange> {
-        let pinned = self.checkpoint_to_save(job.id, false).await?;
+        let pinned = self.checkpoint_to_save(job.id, false, OfStopped::WhatItKeeps).await?;
         let before = self.catalog();
+        if let Some(origin) = self.begins_again_with(&pinned) {
+            let origin = origin.to_str().ok_or_else(|| Error::unsupported("the path of a savepoint is not valid UTF-8"))?;
+            let saved = self.read_savepoint(&Place::recorded(origin)?)?;
+            let (former, then) = former_plan(&saved, &before)?;
+            return SinkChange::new(&saved, (&former, &then), (graph, catalog), uids, self.engine_id);
+        }
         let saved = savepoint_of("", self.engine_id, self.clock().now_us(), &pinned, &before)?;
         SinkChange::new(&saved, (&pinned.graph, &before), (graph, catalog), uids, self.engine_id)
     }
@@ -445,14 +504,26 @@ pub(super) fn remove_origins(files: &FilesRef, dir: &Path, needed: impl Fn(Objec
     Ok(())
 }
 
+/// `40001`: what the statement was planned over is not there any more.
+fn overtaken() -> Error {
+    Error::new(SqlState::SERIALIZATION_FAILURE, "could not serialize access due to concurrent update")
+        .with_detail("What the job reads was dropped or altered by another session.")
+        .with_hint("The statement might succeed if retried.")
+}
+
 /// The savepoint that a checkpoint amounts to.
 fn savepoint_of(name: &str, engine: u64, created_us: i64, pinned: &PinnedCheckpoint, catalog: &Catalog) -> Result<Savepoint> {
     let mut checkpoint = pinned.checkpoint.clone();
     // What sinks had to commit, the job itself has committed, or does.
     checkpoint.operators.values_mut().for_each(|operator| operator.commits.clear());
+    // They are among the inputs.
+    checkpoint.inputs.clear();
     let mut inputs = Vec::new();
-    for id in &pinned.job.inputs {
-        let object = catalog.get_id(*id).ok_or_else(|| Error::internal(format!("object {id} does not exist")))?.as_ref().clone();
+    // One that is built anew has nothing that could be compared with them.
+    let read = if pinned.is_nothing() { &[][..] } else { pinned.job.inputs.as_slice() };
+    for id in read {
+        // Another session has dropped the job since, and what it read.
+        let object = catalog.get_id(*id).ok_or_else(overtaken)?.as_ref().clone();
         let rows = match &object {
             Object::Job(view) => {
                 let of_view = pinned.inputs.iter().find(|(view, _)| view == id).map(|(_, checkpoint)| checkpoint);

@@ -39,8 +39,7 @@ use crate::state::descriptor::StateDescriptor;
 mod branches;
 
 /// Why a state is not used whose operator's uid has a number.
-const NO_EQUAL: &str =
-    "several operators have this uid, and none of the others is of the same groups of the same rows: name each with /*+ uid('...') */";
+const NO_EQUAL: &str = "several operators of the savepoint, or of the query, have this uid but for a number, and none of the others is of the same groups of the same rows: name each with /*+ uid('...') */";
 
 /// What becomes of one operator's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -272,9 +271,6 @@ impl Planner<'_> {
         let (was, is) = (saved.object.columns(), present.columns());
         let checked = match (&saved.object, present.as_ref()) {
             (Object::ConnectorTable(before), Object::ConnectorTable(now)) => {
-                if !connector::is_of_same_rows(before, now).map_err(|e| e.message().to_string())? {
-                    return Err(format!("\"{name}\" reads other files than in the savepoint, or reads them in another way"));
-                }
                 let both = connector::columns_are_named(before).and_then(|before| Ok(before && connector::columns_are_named(now)?));
                 let by_name = !self.again[node.id] && both.map_err(|e| e.message().to_string())?;
                 if by_name { check_read_columns(name, was, is, projection) } else { check_columns(name, was, is) }
@@ -423,7 +419,7 @@ impl Planner<'_> {
         for ((name, text), (ty, field)) in planned.state.columns.iter().zip(to.iter().zip(schema.fields())) {
             let place = saved.state.columns.iter().position(|(_, other)| other == text);
             match place {
-                Some(place) if old_types.get(place).is_some_and(|old| old == ty || widens(old, ty)) => {
+                Some(place) if old_types.get(place).is_some_and(|old| old == ty || widens(old, ty) || grows_in_scale(old, ty)) => {
                     columns.push(ColumnOrigin::Column(place))
                 }
                 Some(place) => {
@@ -624,6 +620,13 @@ impl Planner<'_> {
         }
         Ok(plan)
     }
+}
+
+/// Whether values of the type `from`, sums of all digits that there are, get more digits behind the point in `to`. One that does not fit any more is an error
+/// where it is converted, as it would be where it is summed up again.
+fn grows_in_scale(from: &DataType, to: &DataType) -> bool {
+    use arrow::datatypes::DECIMAL128_MAX_PRECISION as MOST;
+    matches!((from, to), (DataType::Decimal128(MOST, was), DataType::Decimal128(MOST, is)) if was <= is)
 }
 
 fn size_of(checkpoint: &OperatorCheckpoint) -> StateSize {

@@ -219,6 +219,20 @@ impl NetChanges {
         Ok(Some(Batch::with_kinds(rows, kinds)))
     }
 
+    /// Gives `take` each row that was changed, in the order of keys: its key in the tables' store, and what it was before; `None` where it was not there.
+    pub fn each_former(&self, take: &mut dyn FnMut(&[u8], Option<&[u8]>) -> Result<()>) -> Result<()> {
+        if let Some(spilled) = &self.spilled {
+            let range = key_range(self.layout.id);
+            return spilled.backend.scan(&range.start, &range.end, &mut |key, value| {
+                take(key, decode(value)?.0)?;
+                Ok(true)
+            });
+        }
+        let mut changes: Vec<_> = (0..).map_while(|i| self.writes.change(i)).collect();
+        changes.sort_unstable_by_key(|(key, ..)| *key);
+        changes.into_iter().try_for_each(|(key, old, _)| take(&self.layout.store_key(key), old))
+    }
+
     /// No rows, of the columns that the changes have.
     pub fn none(&self) -> Batch {
         Batch::insert(RecordBatch::new_empty(self.schema.clone()))

@@ -143,13 +143,36 @@ impl Program {
 
     /// The rows of `batch` that pass the filter, projected; `None` if there are none.
     fn run(&self, batch: &Batch, output: &SchemaRef, evaluate: Evaluate) -> Result<Option<Batch>> {
-        let rows = extend(&self.before_filter, &batch.rows, evaluate)?;
-        let Some(batch) = self.filter(&Batch { rows, kinds: batch.kinds.clone() }, evaluate)? else {
+        let before = extend(&self.before_filter, &batch.rows, evaluate)?;
+        let Some(batch) = self.filter(&Batch { rows: before.clone(), kinds: batch.kinds.clone() }, evaluate)? else {
             return Ok(None);
         };
         let rows = extend(&self.before_projection, &batch.rows, evaluate)?;
-        let columns = self.projection.iter().map(|expr| evaluate(expr, &rows)).collect::<Result<Vec<_>>>()?;
+        let column = |expr| {
+            evaluate(expr, &rows).or_else(|error| match self.with_others(&before, &rows, evaluate) {
+                // The same error, told of a row that shows more.
+                Ok(rows) => evaluate(expr, &rows),
+                Err(_) => Err(error),
+            })
+        };
+        let columns = self.projection.iter().map(column).collect::<Result<Vec<_>>>()?;
         Ok(Some(Batch { rows: record_batch(output, columns, rows.num_rows())?, kinds: batch.kinds }))
+    }
+
+    /// `rows`, which of `before` have passed the filter, with the columns that the projection does not read behind those that it does: a key among them
+    /// tells which row it is.
+    fn with_others(&self, before: &RecordBatch, rows: &RecordBatch, evaluate: Evaluate) -> Result<RecordBatch> {
+        let passes = self.filter.as_ref().map(|filter| evaluate(filter, before)).transpose()?;
+        let (mut columns, mut fields) = (rows.columns().to_vec(), rows.schema_ref().fields().to_vec());
+        for other in (0..before.num_columns()).filter(|column| !self.used.contains(column)) {
+            let column = before.column(other);
+            columns.push(match &passes {
+                None => column.clone(),
+                Some(passes) => arrow::compute::filter(column, passes.as_boolean()).map_err(from_arrow)?,
+            });
+            fields.push(before.schema_ref().fields()[other].clone());
+        }
+        record_batch(&Arc::new(Schema::new(fields)), columns, rows.num_rows())
     }
 
     /// The rows of `batch` that pass the filter, with the columns that the projection reads; `None` if there are none.

@@ -32,6 +32,9 @@ use crate::job::savepoints::{Stopped, UPGRADE_PREFIX};
 use crate::job::upgrade::StatePlan;
 use crate::seams::spawn::Spawner;
 
+/// How often an ALTER is planned anew because another session was there first.
+const MAX_ATTEMPTS: usize = 20;
+
 /// What an ALTER does.
 struct Upgrade {
     /// The view, and everything that reads it, in the order in which it can be dropped.
@@ -70,6 +73,16 @@ impl Upgrade {
     fn sinks(&self) -> impl Iterator<Item = &Successor> {
         self.successors.iter().filter(|successor| !successor.is_view())
     }
+}
+
+/// `40001`, for `error`: what the statement was planned over has changed, again and again.
+fn overtaken(error: &Error) -> Error {
+    if *error.code() == SqlState::SERIALIZATION_FAILURE {
+        return error.clone();
+    }
+    Error::new(SqlState::SERIALIZATION_FAILURE, "could not serialize access due to concurrent update")
+        .with_detail(format!("Other sessions make and drop what reads the view: {}.", error.message()))
+        .with_hint("The statement might succeed if retried.")
 }
 
 /// `2BP01`: `reader` can't be planned over the changed view.
@@ -147,8 +160,45 @@ impl Session {
     /// `ALTER ... AS`.
     pub(super) async fn alter_query(&mut self, parsed: &Parsed, name: &str, allow_non_restored_state: bool) -> Result<Reply> {
         self.outside_block("ALTER ... AS")?;
-        let catalog = self.catalog();
-        let mut upgrade = self.planned_alter(&catalog, parsed, name).await?;
+        for attempt in 0.. {
+            let catalog = self.catalog();
+            match self.try_alter(&catalog, parsed, name, allow_non_restored_state).await {
+                // Nothing has changed: planned over what another session has left, the statement has its answer, or works.
+                Err(error) if self.is_overtaken(&catalog, name, &error) => {
+                    if attempt >= MAX_ATTEMPTS {
+                        return Err(overtaken(&error));
+                    }
+                }
+                done => return done,
+            }
+        }
+        Err(Error::internal("a statement was tried without end"))
+    }
+
+    /// Whether `error` of an ALTER of `name` that was planned over `catalog` may come from another session's statement: the view, or what reads it, or what they
+    /// read, is not what it was.
+    fn is_overtaken(&self, catalog: &Catalog, name: &str, error: &Error) -> bool {
+        if *error.code() == SqlState::SERIALIZATION_FAILURE {
+            return true;
+        }
+        let joined = |catalog: &Catalog| -> Option<Vec<ObjectId>> {
+            let order = catalog.drop_order(catalog.get(name)?.id());
+            let inputs = order.iter().filter_map(|id| catalog.get_id(*id)).flat_map(|object| object.depends_on());
+            Some(
+                inputs
+                    .chain(order.iter().copied())
+                    .collect::<BTreeSet<_>>()
+                    .into_iter()
+                    .filter(|id| catalog.get_id(*id).is_some())
+                    .collect(),
+            )
+        };
+        let may_pass = [SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, SqlState::DEPENDENT_OBJECTS_STILL_EXIST].contains(error.code());
+        may_pass && joined(&self.catalog()) != joined(catalog)
+    }
+
+    async fn try_alter(&mut self, catalog: &Arc<Catalog>, parsed: &Parsed, name: &str, allow_non_restored_state: bool) -> Result<Reply> {
+        let mut upgrade = self.planned_alter(catalog, parsed, name).await?;
         let mut saved = Vec::new();
         if upgrade.altered_sink.is_some() {
             let (plan, other_result) = self.plan_change(&upgrade).await?;
@@ -162,7 +212,7 @@ impl Session {
         }
         let mut guard = self.guard_created();
         let done = async {
-            self.build_successors(&catalog, &upgrade, saved, allow_non_restored_state, &mut guard).await?;
+            self.build_successors(catalog, &upgrade, saved, allow_non_restored_state, &mut guard).await?;
             self.take_places(&upgrade, &mut guard).await
         };
         if let Err(error) = done.await {
@@ -184,6 +234,22 @@ impl Session {
 
     /// What becomes of the state of an altered view, and of each job that reads it.
     pub(super) async fn explain_upgrade(&self, catalog: &Arc<Catalog>, parsed: &Parsed, name: &str) -> Result<Vec<(String, StatePlan)>> {
+        let mut catalog = catalog.clone();
+        for attempt in 0.. {
+            match self.try_explain_upgrade(&catalog, parsed, name).await {
+                Err(error) if self.is_overtaken(&catalog, name, &error) => {
+                    if attempt >= MAX_ATTEMPTS {
+                        return Err(overtaken(&error));
+                    }
+                    catalog = self.catalog();
+                }
+                done => return done,
+            }
+        }
+        Err(Error::internal("a statement was tried without end"))
+    }
+
+    async fn try_explain_upgrade(&self, catalog: &Arc<Catalog>, parsed: &Parsed, name: &str) -> Result<Vec<(String, StatePlan)>> {
         let upgrade = self.planned_alter(catalog, parsed, name).await?;
         if let (Some(sink), true) = (upgrade.successors.first(), upgrade.altered_sink.is_some()) {
             return Ok(vec![(sink.job.name.clone(), self.plan_change(&upgrade).await?.0)]);
@@ -379,20 +445,30 @@ impl Session {
                 .with_detail(format!("\"{reader}\", which reads \"{}\", was created by another session.", upgrade.view()))
                 .with_hint("The statement might succeed if retried."));
         }
+        // What another session has dropped meanwhile has no place that could be taken.
+        let gone: BTreeSet<ObjectId> = upgrade.former.iter().copied().filter(|id| transaction.catalog().get_id(*id).is_none()).collect();
+        if upgrade.former.last().is_some_and(|altered| gone.contains(altered)) {
+            return Err(overtaken(&Error::internal("it was dropped")));
+        }
         // Readers go before what they read, and come after it; a view (macro) stays, and reads on.
-        for id in &upgrade.former {
+        for id in upgrade.former.iter().filter(|id| !gone.contains(id)) {
             match upgrade.macros.iter().find(|view| view.id == *id) {
                 Some(view) => transaction.change_catalog(CatalogChange::Replace(Object::View(view.clone())))?,
                 None => transaction.change_catalog(CatalogChange::Drop(*id))?,
             }
         }
-        for successor in upgrade.successors.iter().filter(|successor| successor.is_view()) {
+        new_jobs.retain(|new| !upgrade.sinks().any(|sink| sink.job.id == new.job.id && gone.contains(&sink.former.id)));
+        let views = || upgrade.successors.iter().filter(|successor| successor.is_view());
+        for unwanted in views().rev().filter(|successor| gone.contains(&successor.former.id)) {
+            transaction.change_catalog(CatalogChange::Drop(unwanted.job.id))?;
+        }
+        for successor in views().filter(|successor| !gone.contains(&successor.former.id)) {
             transaction.change_catalog(CatalogChange::Replace(Object::Job(successor.job.clone())))?;
         }
         for new in &new_jobs {
             transaction.change_catalog(CatalogChange::Create(Object::Job(new.job.as_ref().clone())))?;
         }
-        for successor in upgrade.successors.iter().filter(|successor| successor.is_view()) {
+        for successor in views().filter(|successor| !gone.contains(&successor.former.id)) {
             self.engine.follow(successor.job.id, successor.former.id);
         }
         let turn = self.engine.commit_turn(&transaction).await;

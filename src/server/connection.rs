@@ -235,6 +235,7 @@ async fn send_away_with(wire: &mut Wire, info: ErrorInfo) -> io::Result<bool> {
 fn complete(error: PgWireError) -> ErrorInfo {
     let named = |kind: &str, name: &str, code: &str| {
         let message = match name {
+            "" | DEFAULT_NAME if kind == "portal" => "portal \"\" does not exist".to_string(),
             "" | DEFAULT_NAME => format!("unnamed {kind} does not exist"),
             name => format!("{kind} \"{name}\" does not exist"),
         };

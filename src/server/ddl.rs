@@ -93,6 +93,7 @@ impl Session {
         let mut planned = self.planned(parsed, plan).await?;
         if let Some(new) = &mut planned.new_job {
             self.engine.check_inputs_run(&new.job.inputs).await?;
+            self.make_place(catalog, &new.job).await?;
             new.catalog = catalog.clone();
             if let (Some((plan, other_result)), Some(origin)) = (self.plan_origin(catalog, new).await?, &new.job.origin) {
                 plan.check_allowed(origin.allow_non_restored_state)?;
@@ -106,6 +107,17 @@ impl Session {
             }
         }
         Ok(planned)
+    }
+
+    /// Makes the folder that a new job writes to: who asks for the job is told at once where there can be none.
+    async fn make_place(&self, catalog: &Arc<Catalog>, job: &Arc<Job>) -> Result<()> {
+        if matches!(job.kind, JobKind::MaterializedView { .. }) {
+            return Ok(());
+        }
+        let (catalog, job, files) = (catalog.clone(), job.clone(), self.engine.files().clone());
+        tokio::task::spawn_blocking(move || crate::sinks::make_place(&catalog, &job, &files))
+            .await
+            .map_err(|error| Error::internal(format!("the place of a sink could not be looked at: {error}")))?
     }
 
     /// What a statement does to the catalog, and in `notices` what it has to say.
@@ -348,7 +360,7 @@ impl Session {
         }
         let mut columns = columns_of(name, definitions)?;
         for column in &columns {
-            self.check_default(catalog, column)?;
+            self.check_default(catalog, column, sql)?;
         }
         let key = match primary_key {
             None => None,

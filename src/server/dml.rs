@@ -10,6 +10,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use futures::StreamExt;
 use weir_catalog::{Catalog, ConnectorTable, Error, Object, Result, SqlState, SqlType, StoredTable};
 use weir_sql::binder::{Binder, bind_error};
+use weir_sql::parser::place::Tokens;
 use weir_sql::statement::{Assignment, Parsed, Statement};
 
 use super::prepared::Arguments;
@@ -156,24 +157,25 @@ impl Session {
         let binder = Binder::new(catalog, &settings).with_system_tables(&self.system).with_text(&parsed.text);
         match &parsed.statement {
             Statement::Insert { table, columns, source, .. } => {
-                let table = stored_table(catalog, table)?;
+                let table = stored_table(catalog, table, parsed)?;
                 let bound = binder.bind_insert(&table.name, &table.columns, columns, Some(source))?;
                 Ok(BoundDml::Insert { plan: bound.plan, parameters: bound.parameters, table })
             }
             Statement::InsertDefaults { table } => {
-                let table = stored_table(catalog, table)?;
+                let table = stored_table(catalog, table, parsed)?;
                 let bound = binder.bind_insert(&table.name, &table.columns, &[], None)?;
                 Ok(BoundDml::Insert { plan: bound.plan, parameters: bound.parameters, table })
             }
             Statement::Update { table, assignments, alias, selection } => {
-                let table = stored_table(catalog, table)?;
+                let table = stored_table(catalog, table, parsed)?;
                 let relation = alias.as_deref().unwrap_or(&table.name);
                 let mut values: Vec<Expr> =
                     table.columns.iter().map(|column| Expr::Column(ColumnName::new(Some(relation), &column.name))).collect();
                 let mut assigned = Vec::new();
                 for (name, assignment) in assignments {
                     let at = table.columns.iter().position(|column| column.name == *name).ok_or_else(|| {
-                        Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" of relation \"{}\" does not exist", table.name))
+                        let message = format!("column \"{name}\" of relation \"{}\" does not exist", table.name);
+                        placed(Error::new(SqlState::UNDEFINED_COLUMN, message), Tokens::of(&parsed.text).assigned(name))
                     })?;
                     if assigned.contains(&at) {
                         return Err(Error::new(SqlState::SYNTAX_ERROR, format!("multiple assignments to same column \"{name}\"")));
@@ -196,7 +198,7 @@ impl Session {
                 Ok(BoundDml::Settle { table, alias, selection })
             }
             Statement::Delete { table, alias, selection } => {
-                let table = stored_table(catalog, table)?;
+                let table = stored_table(catalog, table, parsed)?;
                 let relation = alias.as_deref().unwrap_or(&table.name);
                 let selection = selection.as_deref().map(|expr| binder.bind_predicate(expr, Some(relation), &table.columns)).transpose()?;
                 Ok(BoundDml::Change { alias: Some(relation.to_string()), selection, values: None, table })
@@ -321,10 +323,10 @@ impl Session {
         Ok(Reply::Command(tag))
     }
 
-    /// Checks that a column's DEFAULT can be computed and assigned.
-    pub(super) fn check_default(&self, catalog: &Catalog, column: &weir_catalog::Column) -> Result<()> {
+    /// Checks that the DEFAULT of a column which `text`, a CREATE TABLE, makes can be computed and assigned.
+    pub(super) fn check_default(&self, catalog: &Catalog, column: &weir_catalog::Column, text: &str) -> Result<()> {
         let settings = self.binder_settings(Vec::new());
-        Binder::new(catalog, &settings).default_of(column).map(|_| ())
+        Binder::new(catalog, &settings).with_text(text).check_default(column)
     }
 }
 
@@ -348,12 +350,24 @@ fn with_bad_records(catalog: &Catalog, name: &str) -> Option<ConnectorTable> {
     }
 }
 
-fn stored_table(catalog: &Catalog, name: &str) -> Result<StoredTable> {
+/// `error` with its position, if it has one.
+fn placed(error: Error, position: Option<usize>) -> Error {
+    match position {
+        Some(position) => error.with_position(position),
+        None => error,
+    }
+}
+
+/// The stored table that `parsed` changes.
+fn stored_table(catalog: &Catalog, name: &str, parsed: &Parsed) -> Result<StoredTable> {
     match catalog.get(name).map(Arc::as_ref) {
         Some(Object::StoredTable(table)) => Ok(table.clone()),
         Some(object) => Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("cannot change {} \"{name}\"", object.kind()))
             .with_detail("Only the rows of stored tables can be changed.")),
-        None => Err(Error::new(SqlState::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))),
+        None => {
+            let error = Error::new(SqlState::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"));
+            Err(placed(error, Tokens::of(&parsed.text).target()))
+        }
     }
 }
 

@@ -347,26 +347,41 @@ fn numeric_to_binary(value: i128, scale: i8) -> Vec<u8> {
     bytes
 }
 
-/// The text of a binary NUMERIC. Errors with `22P03` for bytes that are none, `22003` for infinities.
-fn numeric_from_binary(bytes: &[u8]) -> Result<String> {
-    let wrong = || invalid_binary("numeric");
-    let word = |at: usize| bytes.get(at * 2..at * 2 + 2).map(|pair| i16::from_be_bytes([pair[0], pair[1]])).ok_or_else(wrong);
-    let (count, weight, sign, after_point) = (word(0)?, i32::from(word(1)?), word(2)? as u16, word(3)?);
-    if sign != 0 && sign != 0x4000 {
-        return Err(Error::new(SqlState::NUMERIC_VALUE_OUT_OF_RANGE, "NaN and infinity are not numeric values here"));
+/// The text of a binary NUMERIC. Errors with `22003` for infinities.
+fn numeric_from_binary(bytes: &[u8]) -> FromBinary<String> {
+    let word = |at: usize| bytes.get(at * 2..at * 2 + 2).map(|pair| i16::from_be_bytes([pair[0], pair[1]])).ok_or(BinaryError::Short);
+    let wrong = |what: &str| BinaryError::Wrong(format!("invalid {what} in external \"numeric\" value"));
+    let (count, weight, sign, after_point) = (word(0)? as u16 as usize, i32::from(word(1)?), word(2)? as u16, word(3)?);
+    match sign {
+        0 | 0x4000 => {}
+        0xc000 | 0xd000 | 0xf000 => {
+            return Err(Error::new(SqlState::NUMERIC_VALUE_OUT_OF_RANGE, "NaN and infinity are not numeric values here").into());
+        }
+        _ => return Err(wrong("sign")),
     }
-    if count < 0 || bytes.len() != 8 + count as usize * 2 || !(0..=1000).contains(&after_point) || !(-300..=300).contains(&weight) {
-        return Err(wrong());
+    if !(0..=0x3fff).contains(&after_point) {
+        return Err(wrong("scale"));
+    }
+    for at in 0..count {
+        if !(0..10_000).contains(&word(4 + at)?) {
+            return Err(wrong("digit"));
+        }
+    }
+    if bytes.len() != 8 + count * 2 {
+        return Err(BinaryError::Long);
+    }
+    if after_point > 1000 || !(-300..=300).contains(&weight) {
+        return Err(Error::new(SqlState::NUMERIC_VALUE_OUT_OF_RANGE, "numeric field overflow").into());
     }
     let mut text = String::new();
     if sign == 0x4000 {
         text.push('-');
     }
-    let digit = |place: i32| -> Result<i16> {
+    let digit = |place: i32| -> FromBinary<i16> {
         let at = weight - place;
-        if at < 0 || at >= i32::from(count) { Ok(0) } else { word(4 + at as usize) }
+        if at < 0 || at as usize >= count { Ok(0) } else { word(4 + at as usize) }
     };
-    let write = |text: &mut String, value: i16| write!(text, "{value:04}").map_err(|_| wrong());
+    let write = |text: &mut String, value: i16| write!(text, "{value:04}").map_err(|e| Error::internal(e.to_string()));
     if weight < 0 {
         text.push('0');
     }
@@ -385,26 +400,13 @@ fn numeric_from_binary(bytes: &[u8]) -> Result<String> {
     Ok(text)
 }
 
-fn invalid_binary(ty: &str) -> Error {
-    let code = SqlState::parse("22P03").unwrap_or(SqlState::DATA_EXCEPTION);
-    Error::new(code, format!("incorrect binary data format for a parameter of type {ty}"))
+/// `22P03`
+fn wrong_binary(message: &str) -> Error {
+    Error::new(SqlState::parse("22P03").unwrap_or(SqlState::DATA_EXCEPTION), message)
 }
 
-/// The values of a portal's parameters, of the types that the statement has for them.
+/// The values of a portal's parameters, of the types that the statement has for them: as many of them as there are values.
 pub fn parameters<S>(portal: &Portal<S>, types: &[SqlType]) -> Result<Vec<ScalarValue>> {
-    if portal.parameters.len() != types.len() {
-        let code = SqlState::parse("08P01").unwrap_or(SqlState::SYNTAX_ERROR);
-        let message = format!("bind message supplies {} parameters, but the statement requires {}", portal.parameters.len(), types.len());
-        return Err(Error::new(code, message));
-    }
-    let formats = match &portal.parameter_format {
-        Format::Individual(formats) if formats.len() != types.len() => {
-            let code = SqlState::parse("08P01").unwrap_or(SqlState::SYNTAX_ERROR);
-            let message = format!("bind message has {} parameter formats but {} parameters", formats.len(), types.len());
-            return Err(Error::new(code, message));
-        }
-        formats => formats,
-    };
     let declared = &portal.statement.parameter_types;
     portal
         .parameters
@@ -413,7 +415,13 @@ pub fn parameters<S>(portal: &Portal<S>, types: &[SqlType]) -> Result<Vec<Scalar
         .enumerate()
         .map(|(at, (value, ty))| match value {
             None => ScalarValue::try_from(&ty.to_arrow()).map_err(|e| Error::internal(e.to_string())),
-            Some(bytes) if formats.is_binary(at) => from_binary(bytes, ty, declared.get(at).and_then(Option::as_ref)),
+            Some(bytes) if portal.parameter_format.is_binary(at) => from_binary(bytes, ty, declared.get(at).and_then(Option::as_ref))
+                .map_err(|error| match error {
+                    BinaryError::Short => super::messages::violation("insufficient data left in message"),
+                    BinaryError::Wrong(what) => wrong_binary(&what),
+                    BinaryError::Long => wrong_binary(&format!("incorrect binary data format in bind parameter {}", at + 1)),
+                    BinaryError::Value(error) => error,
+                }),
             Some(bytes) => from_text(text::from_bytes(bytes)?, ty),
         })
         .collect()
@@ -438,82 +446,127 @@ fn from_text(value: &str, ty: &SqlType) -> Result<ScalarValue> {
     })
 }
 
-/// `declared` is the type that the client named when it prepared the statement: the bytes are of that type.
-fn from_binary(bytes: &[u8], ty: &SqlType, declared: Option<&Type>) -> Result<ScalarValue> {
-    let integer = || -> Result<i64> {
-        match bytes.len() {
-            2 => Ok(i64::from(i16::from_be_bytes([bytes[0], bytes[1]]))),
-            4 => Ok(i64::from(i32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))),
-            8 => bytes.try_into().map(i64::from_be_bytes).map_err(|_| invalid_binary("bigint")),
-            _ => Err(invalid_binary(&ty.to_string())),
-        }
+/// What is wrong with the bytes of a value.
+#[derive(Debug)]
+enum BinaryError {
+    /// They end too early.
+    Short,
+    /// Some are left.
+    Long,
+    /// They are none of its type; in PostgreSQL's words.
+    Wrong(String),
+    /// They are fine, their value is not.
+    Value(Error),
+}
+
+impl From<Error> for BinaryError {
+    fn from(error: Error) -> BinaryError {
+        BinaryError::Value(error)
+    }
+}
+
+type FromBinary<T> = std::result::Result<T, BinaryError>;
+
+/// `N` bytes, neither more nor less.
+fn exactly<const N: usize>(bytes: &[u8]) -> FromBinary<[u8; N]> {
+    match bytes.split_first_chunk::<N>() {
+        None => Err(BinaryError::Short),
+        Some((_, rest)) if !rest.is_empty() => Err(BinaryError::Long),
+        Some((chunk, _)) => Ok(*chunk),
+    }
+}
+
+/// A whole number of the type that the client declared, or was told that the parameter has.
+fn integer_from_binary(bytes: &[u8], ty: &SqlType, declared: Option<&Type>) -> FromBinary<i64> {
+    let declared = declared.filter(|declared| **declared != Type::UNKNOWN).cloned().unwrap_or_else(|| wire_type(ty));
+    let length = match declared {
+        Type::INT2 => 2,
+        Type::INT4 | Type::OID => 4,
+        Type::INT8 | Type::TIMESTAMP => 8,
+        // Of a type that is none here, whatever number its values are sent as.
+        _ => bytes.len(),
     };
+    match length {
+        2 => exactly(bytes).map(|bytes| i64::from(i16::from_be_bytes(bytes))),
+        4 => exactly(bytes).map(|bytes| i64::from(i32::from_be_bytes(bytes))),
+        _ => exactly(bytes).map(i64::from_be_bytes),
+    }
+}
+
+/// `declared` is the type that the client named when it prepared the statement: the bytes are of that type.
+fn from_binary(bytes: &[u8], ty: &SqlType, declared: Option<&Type>) -> FromBinary<ScalarValue> {
     Ok(match ty {
-        SqlType::Boolean => match bytes {
-            [value] => ScalarValue::Boolean(Some(*value != 0)),
-            _ => return Err(invalid_binary("boolean")),
-        },
-        SqlType::Int => ScalarValue::Int32(Some(i32::try_from(integer()?).map_err(|_| invalid_binary("integer"))?)),
-        SqlType::BigInt => ScalarValue::Int64(Some(integer()?)),
-        SqlType::Double => match (bytes.len(), declared) {
-            (4, Some(&Type::FLOAT4)) => {
-                let bits: [u8; 4] = bytes.try_into().map_err(|_| invalid_binary("real"))?;
-                ScalarValue::Float64(Some(f64::from(f32::from_be_bytes(bits))))
-            }
-            _ => {
-                let bits: [u8; 8] = bytes.try_into().map_err(|_| invalid_binary("double precision"))?;
-                ScalarValue::Float64(Some(f64::from_be_bytes(bits)))
-            }
-        },
-        SqlType::Numeric { .. } => return from_text(&numeric_from_binary(bytes)?, ty),
+        SqlType::Boolean if bytes.is_empty() => return Err(super::messages::violation("no data left in message").into()),
+        SqlType::Boolean => ScalarValue::Boolean(Some(exactly::<1>(bytes)? != [0])),
+        SqlType::Int => {
+            let value = i32::try_from(integer_from_binary(bytes, ty, declared)?);
+            ScalarValue::Int32(Some(value.map_err(|_| Error::new(SqlState::NUMERIC_VALUE_OUT_OF_RANGE, "integer out of range"))?))
+        }
+        SqlType::BigInt => ScalarValue::Int64(Some(integer_from_binary(bytes, ty, declared)?)),
+        SqlType::Double => ScalarValue::Float64(Some(match declared {
+            Some(&Type::FLOAT4) => f64::from(f32::from_be_bytes(exactly(bytes)?)),
+            _ => f64::from_be_bytes(exactly(bytes)?),
+        })),
+        SqlType::Numeric { .. } => from_text(&numeric_from_binary(bytes)?, ty)?,
         SqlType::Text => ScalarValue::Utf8(Some(text::from_bytes(bytes)?.to_string())),
         SqlType::Timestamp { precision } => {
-            let us =
-                integer()?.checked_add(Y2000_US).ok_or_else(|| Error::new(SqlState::DATETIME_FIELD_OVERFLOW, "timestamp out of range"))?;
+            let us = integer_from_binary(bytes, ty, declared)?
+                .checked_add(Y2000_US)
+                .ok_or_else(|| Error::new(SqlState::DATETIME_FIELD_OVERFLOW, "timestamp out of range"))?;
             ScalarValue::TimestampMicrosecond(Some(text::round_timestamp(us, *precision)), None)
         }
         SqlType::Array(element) => array_from_binary(bytes, element)?,
-        SqlType::Row(_) => return Err(Error::unsupported("parameters that are rows are not supported")),
+        SqlType::Row(_) => return Err(Error::unsupported("parameters that are rows are not supported").into()),
     })
 }
 
-/// The array that [`array_to_binary`] sends. Errors with `22P03` for bytes that are none, `0A000` for more than one dimension.
-fn array_from_binary(bytes: &[u8], element: &SqlType) -> Result<ScalarValue> {
-    let wrong = || invalid_binary("array");
+/// The array that [`array_to_binary`] sends. `0A000` for more than one dimension.
+fn array_from_binary(bytes: &[u8], element: &SqlType) -> FromBinary<ScalarValue> {
     let mut rest = bytes;
-    let mut word = || -> Result<i32> {
-        let (word, tail) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
+    let mut word = || -> FromBinary<i32> {
+        let (word, tail) = rest.split_first_chunk::<4>().ok_or(BinaryError::Short)?;
         rest = tail;
         Ok(i32::from_be_bytes(*word))
     };
-    let (dimensions, _has_nulls, _element_type) = (word()?, word()?, word()?);
+    let (dimensions, _has_nulls, element_type) = (word()?, word()?, word()? as u32);
     let count = match dimensions {
         0 => 0,
         1 => {
             let (count, _lower_bound) = (word()?, word()?);
-            usize::try_from(count).map_err(|_| wrong())?
+            usize::try_from(count).map_err(|_| BinaryError::Wrong(format!("invalid number of elements: {count}")))?
         }
-        _ => return Err(Error::unsupported("parameters that are arrays of more than one dimension are not supported")),
+        _ => return Err(Error::unsupported("parameters that are arrays of more than one dimension are not supported").into()),
     };
+    let (sent, wanted) = (Type::from_oid(element_type), wire_type(element));
+    if !sent.as_ref().is_some_and(|sent| sql_type(sent) == sql_type(&wanted) || *sent == Type::OID) {
+        let name = sent.as_ref().map_or_else(|| "unknown".to_string(), |sent| sql_type(sent).map_or(sent.to_string(), |ty| ty.to_string()));
+        let message =
+            format!("binary data has array element type {element_type} ({name}) instead of expected {} ({element})", wanted.oid());
+        return Err(Error::new(SqlState::DATATYPE_MISMATCH, message).into());
+    }
     // Each element takes a length at least.
     if count > rest.len() / 4 {
-        return Err(wrong());
+        return Err(BinaryError::Short);
     }
     let mut values = Vec::with_capacity(count);
-    for _ in 0..count {
-        let (length, tail) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
+    for at in 0..count {
+        let (length, tail) = rest.split_first_chunk::<4>().ok_or(BinaryError::Short)?;
         let length = i32::from_be_bytes(*length);
         if length < 0 {
             rest = tail;
             values.push(ScalarValue::try_from(&element.to_arrow()).map_err(|e| Error::internal(e.to_string()))?);
             continue;
         }
-        let (value, tail) = tail.split_at_checked(length as usize).ok_or_else(wrong)?;
+        let (value, tail) = tail.split_at_checked(length as usize).ok_or(BinaryError::Short)?;
         rest = tail;
-        values.push(from_binary(value, element, None)?);
+        let value = from_binary(value, element, sent.as_ref());
+        values.push(value.map_err(|error| match error {
+            BinaryError::Long => BinaryError::Wrong(format!("improper binary format in array element {}", at + 1)),
+            error => error,
+        })?);
     }
     if !rest.is_empty() {
-        return Err(wrong());
+        return Err(BinaryError::Long);
     }
     Ok(ScalarValue::List(ScalarValue::new_list_nullable(&values, &element.to_arrow())))
 }
@@ -553,10 +606,12 @@ mod tests {
             assert_eq!(array_from_binary(&sent(text), &element).unwrap(), array(text));
         }
         for wrong in [&words(&[1, 0, 23, 2, 1, 4, 7])[..], &words(&[1, 0, 23, -1, 1]), &words(&[0, 0]), &words(&[0, 0, 23, 1])] {
-            assert_eq!(array_from_binary(wrong, &element).unwrap_err().code().as_str(), "22P03");
+            let error = array_from_binary(wrong, &element).unwrap_err();
+            assert!(matches!(error, BinaryError::Short | BinaryError::Long | BinaryError::Wrong(_)), "{error:?}");
         }
         let two_dimensions = words(&[2, 0, 23, 1, 1, 1, 1, 4, 7]);
-        assert_eq!(array_from_binary(&two_dimensions, &element).unwrap_err().code().as_str(), "0A000");
+        let error = array_from_binary(&two_dimensions, &element).unwrap_err();
+        assert!(matches!(&error, BinaryError::Value(error) if error.code().as_str() == "0A000"), "{error:?}");
     }
 
     #[test]

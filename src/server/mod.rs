@@ -16,6 +16,7 @@ pub mod ddl;
 pub mod dml;
 pub mod encode;
 mod explain;
+mod extended;
 mod guarded;
 mod interrupts;
 pub mod lookup;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use datafusion::common::ScalarValue;
 use futures::{Sink, SinkExt, StreamExt};
 use pgwire::api::auth::{
     ServerParameterProvider, StartupHandler, finish_authentication, protocol_negotiation, save_startup_parameters_to_metadata,
@@ -15,14 +16,14 @@ use pgwire::api::auth::{
 use pgwire::api::cancel::CancelHandler;
 use pgwire::api::portal::{Format, Portal};
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_for_query};
-use pgwire::api::results::{DescribePortalResponse, DescribeStatementResponse, FieldFormat, FieldInfo, Response};
-use pgwire::api::stmt::{QueryParser, StoredStatement};
+use pgwire::api::results::{FieldFormat, FieldInfo, Response};
+use pgwire::api::stmt::QueryParser;
 use pgwire::api::store::PortalStore;
 use pgwire::api::{ClientInfo, ClientPortalStore, PgWireConnectionState, PidSecretKeyGenerator, Type};
 use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
 use pgwire::messages::cancel::CancelRequest;
 use pgwire::messages::data::RowDescription;
-use pgwire::messages::extendedquery::{Execute, Sync as WireSync};
+use pgwire::messages::extendedquery::{Bind, Describe, Execute, Parse, Sync as WireSync};
 use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus as WireStatus};
 use pgwire::messages::simplequery::Query;
 use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
@@ -438,6 +439,10 @@ impl SimpleQueryHandler for ConnectionRef {
 pub struct Prepared {
     pub(super) statement: PreparedStatement,
     pub(super) described: Arc<Described>,
+    /// The parameters' types as the client declared them, as far as it did.
+    pub(super) declared: Arc<[Option<Type>]>,
+    /// The values that it is bound with, where it is a portal's.
+    pub(super) values: Arc<Vec<ScalarValue>>,
 }
 
 /// What there is to run.
@@ -449,14 +454,15 @@ pub(super) enum PreparedStatement {
 }
 
 impl Prepared {
-    /// The wire types of its parameters. Arrays of whole numbers that the system catalog is asked for are of OIDs.
-    fn wire_parameters(&self) -> Vec<Type> {
+    /// The wire types of its parameters, declared ones as they were. Arrays of whole numbers that the system catalog is asked for are of OIDs.
+    pub(super) fn wire_parameters(&self) -> Vec<Type> {
         let of_catalog = matches!(self.statement, PreparedStatement::Catalog(_));
         let wire_type = |ty: &SqlType| match encode::wire_type(ty) {
             Type::INT4_ARRAY if of_catalog => Type::OID_ARRAY,
             other => other,
         };
-        self.described.parameters.iter().map(wire_type).collect()
+        let declared = |at: usize| self.declared.get(at).cloned().flatten().filter(|ty| encode::sql_type(ty).is_some());
+        self.described.parameters.iter().enumerate().map(|(at, ty)| declared(at).unwrap_or_else(|| wire_type(ty))).collect()
     }
 }
 
@@ -470,9 +476,20 @@ async fn prepare(session: &mut Session, sql: &str, types: &[Option<Type>]) -> Re
         return Err(Error::new(SqlState::SYNTAX_ERROR, "cannot insert multiple commands into a prepared statement"));
     }
     let Some(parsed) = statements.pop() else { return Ok(None) };
-    let types = types.iter().map(|ty| ty.as_ref().and_then(encode::sql_type)).collect();
-    let described = session.describe(&parsed, types).await.map_err(|error| moved(error, parsed.offset))?;
-    Ok(Some(Prepared { statement: PreparedStatement::Session(Arc::new(parsed)), described: Arc::new(described) }))
+    if !matches!(parsed.statement, Statement::Commit | Statement::Rollback) {
+        session.check_block()?;
+    }
+    let declared = types.into();
+    let types: Vec<Option<SqlType>> = types.iter().map(|ty| ty.as_ref().and_then(encode::sql_type)).collect();
+    let mut described = session.describe(&parsed, types.clone()).await.map_err(|error| moved(error, parsed.offset))?;
+    // Declared ones are parameters, whether or not anything uses them.
+    for at in described.parameters.len()..types.len() {
+        let code = SqlState::parse("42P18").unwrap_or(SqlState::UNDEFINED_PARAMETER);
+        let unknown = || Error::new(code, format!("could not determine data type of parameter ${}", at + 1));
+        described.parameters.push(types[at].clone().ok_or_else(unknown)?);
+    }
+    let statement = PreparedStatement::Session(Arc::new(parsed));
+    Ok(Some(Prepared { statement, described: Arc::new(described), declared, values: Arc::default() }))
 }
 
 #[async_trait]
@@ -488,8 +505,13 @@ impl QueryParser for Parser {
         if let Some(columns) = pg_catalog.columns(sql, &catalog).await {
             let parameters = pg_catalog.parameter_types(sql, &catalog).unwrap_or_else(|| Ok(Vec::new()));
             let described = columns.and_then(|columns| Ok(Described { parameters: parameters?, columns }));
-            let prepared =
-                described.map(|described| Prepared { statement: PreparedStatement::Catalog(sql.into()), described: Arc::new(described) });
+            let described = self.0.session.lock().await.check_block().and(described);
+            let prepared = described.map(|described| Prepared {
+                statement: PreparedStatement::Catalog(sql.into()),
+                described: Arc::new(described),
+                declared: types.into(),
+                values: Arc::default(),
+            });
             if prepared.is_err() {
                 self.0.session.lock().await.fail_block();
             }
@@ -523,26 +545,34 @@ impl ExtendedQueryHandler for ConnectionRef {
         Arc::new(Parser(self.0.clone()))
     }
 
-    async fn do_describe_statement<C>(&self, _client: &mut C, target: &StoredStatement<Prepared>) -> PgWireResult<DescribeStatementResponse>
+    async fn on_parse<C>(&self, client: &mut C, message: Parse) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
         C::PortalStore: PortalStore<Statement = Prepared>,
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        let statement = &target.statement;
-        Ok(DescribeStatementResponse::new(statement.wire_parameters(), encode::fields(&statement.described.columns, &Format::UnifiedText)))
+        self.0.parse(self, client, &message).await
     }
 
-    async fn do_describe_portal<C>(&self, _client: &mut C, target: &Portal<Prepared>) -> PgWireResult<DescribePortalResponse>
+    async fn on_bind<C>(&self, client: &mut C, message: Bind) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
         C::PortalStore: PortalStore<Statement = Prepared>,
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        check_formats(target).map_err(wire_error)?;
-        Ok(DescribePortalResponse::new(encode::fields(&target.statement.statement.described.columns, &target.result_column_format)))
+        self.0.bind(client, &message).await
+    }
+
+    async fn on_describe<C>(&self, client: &mut C, message: Describe) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        self.0.describe(client, &message).await
     }
 
     /// What was done since the last Sync is one transaction, unless it stands in a block, and ends here.
@@ -591,17 +621,4 @@ impl ExtendedQueryHandler for ConnectionRef {
         // `on_execute` sends results as they come and does not ask for this.
         Err(wire_error(Error::internal("a portal was taken for another")))
     }
-}
-
-/// A result format for each column, one for all, or none.
-pub(super) fn check_formats(portal: &Portal<Prepared>) -> Result<()> {
-    let columns = portal.statement.statement.described.columns.len();
-    if let Format::Individual(formats) = &portal.result_column_format
-        && formats.len() < columns
-    {
-        let code = SqlState::parse("08P01").unwrap_or(SqlState::SYNTAX_ERROR);
-        let message = format!("bind message has {} result formats but query has {columns} columns", formats.len());
-        return Err(Error::new(code, message));
-    }
-    Ok(())
 }

@@ -20,7 +20,7 @@ use weir_catalog::{Error, Result, SqlState};
 
 use super::encode;
 use super::interrupts::Interruption;
-use super::pg::{Connection, Prepared, PreparedStatement, check_formats, row_tag, wire_error};
+use super::pg::{Connection, Prepared, PreparedStatement, row_tag, wire_error};
 use super::prepared::Arguments;
 use super::session::{Reply, RowStream, TransactionStatus};
 use crate::operators::error::from_datafusion;
@@ -99,9 +99,8 @@ impl Connection {
 
     /// What a portal's statement gives.
     async fn begin_portal<C: ClientInfo>(&self, client: &C, portal: &Portal<Prepared>, interruption: &mut Interruption) -> Result<Reply> {
-        check_formats(portal)?;
         let statement = &portal.statement.statement;
-        let values = encode::parameters(portal, &statement.described.parameters)?;
+        let values = statement.values.as_ref().clone();
         match &statement.statement {
             PreparedStatement::Session(parsed) => {
                 let arguments = Arguments::new(values, statement.described.clone());

@@ -20,6 +20,9 @@ pub(super) const VERDICT_COLUMNS: &[&str] = &["uid", "operator", "verdict", "rea
 /// The columns of SHOW SAVEPOINTS.
 pub(super) const SAVEPOINT_COLUMNS: &[&str] = &["name", "job", "created", "bytes", "pinned_bytes", "location", "error"];
 
+/// How often a statement begins anew because another session has altered the job.
+const MAX_ATTEMPTS: usize = 5;
+
 fn created_text(created_us: i64) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
@@ -52,21 +55,38 @@ impl Session {
     /// `CREATE SAVEPOINT`.
     pub(super) async fn create_savepoint(&mut self, name: &str, job: &str, location: Option<&str>) -> Result<Reply> {
         self.outside_block("CREATE SAVEPOINT")?;
-        let job = self.job(&self.catalog(), job)?;
         let place = location.map(Place::parse).transpose()?;
-        self.engine.create_savepoint(name, &job, place).await?;
-        Ok(Reply::Command("CREATE SAVEPOINT".into()))
+        for attempt in 0.. {
+            let of = self.job(&self.catalog(), job)?;
+            match self.engine.create_savepoint(name, &of, place.clone()).await {
+                Err(_) if attempt < MAX_ATTEMPTS && self.has_been_replaced(&of) => {}
+                done => return done.map(|()| Reply::Command("CREATE SAVEPOINT".into())),
+            }
+        }
+        Err(Error::internal("a statement was tried without end"))
+    }
+
+    /// Whether another session has altered `job` meanwhile: another one goes by its name.
+    fn has_been_replaced(&self, job: &Job) -> bool {
+        self.catalog().get(&job.name).is_some_and(|present| present.id() != job.id)
     }
 
     /// `ALTER JOB ... STOP WITH SAVEPOINT`: the savepoint has all that the job has ever shown or written, and the job is gone.
     pub(super) async fn stop_with_savepoint(&mut self, job: &str, name: &str, location: Option<&str>) -> Result<Reply> {
         self.outside_block("STOP WITH SAVEPOINT")?;
-        let catalog = self.catalog();
-        let job = self.job(&catalog, job)?;
-        // Refused before anything stops.
-        Catalog::clone(&catalog).apply(&CatalogChange::Drop(job.id))?;
         let place = location.map(Place::parse).transpose()?;
-        let stopped = self.engine.stop_with_savepoint(name, &job, place).await?;
+        let mut attempt = 0;
+        let (job, stopped) = loop {
+            let catalog = self.catalog();
+            let job = self.job(&catalog, job)?;
+            // Refused before anything stops.
+            Catalog::clone(&catalog).apply(&CatalogChange::Drop(job.id))?;
+            match self.engine.stop_with_savepoint(name, &job, place.clone()).await {
+                Ok(stopped) => break (job, stopped),
+                Err(_) if attempt < MAX_ATTEMPTS && self.has_been_replaced(&job) => attempt += 1,
+                Err(error) => return Err(error),
+            }
+        };
         let mut transaction = self.engine.tables().begin()?;
         transaction.change_catalog(CatalogChange::Drop(job.id))?;
         let turn = self.engine.commit_turn(&transaction).await;

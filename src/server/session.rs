@@ -136,6 +136,14 @@ pub(super) fn runs_alone(statement: &Statement) -> Option<&'static str> {
     })
 }
 
+/// An error about `inner`, with its position in `outer`, the statement that it stands in.
+fn of_inner(error: Error, inner: &Parsed, outer: &Parsed) -> Error {
+    match error.position() {
+        Some(position) => error.with_position(position + inner.offset.saturating_sub(outer.offset)),
+        None => error,
+    }
+}
+
 /// How often a statement is bound at most because views were replaced meanwhile.
 pub(super) const MOST_ATTEMPTS: usize = 10;
 
@@ -287,9 +295,12 @@ impl Session {
                 self.dml_parameters(catalog, parsed, types)?
             }
             Statement::Explain(inner) => match &inner.statement {
-                Statement::Query(query) => parameter_list(&self.bind(catalog, inner, query, types)?.parameters)?,
+                Statement::Query(query) => {
+                    let bound = self.bind(catalog, inner, query, types).map_err(|error| of_inner(error, inner, parsed))?;
+                    parameter_list(&bound.parameters)?
+                }
                 _ => {
-                    self.refuse_parameters(catalog, inner)?;
+                    self.refuse_parameters(catalog, inner).map_err(|error| of_inner(error, inner, parsed))?;
                     Vec::new()
                 }
             },
@@ -532,13 +543,16 @@ impl Session {
             Statement::Show(ShowKind::Savepoints) => self.show_savepoints().await,
             Statement::Show(kind) => self.show(*kind).await,
             Statement::Describe(name) => self.describe_object(name),
-            Statement::Explain(inner) => match &inner.statement {
-                Statement::AlterQuery { name, .. } => self.explain_state(inner, Some(name)).await,
-                Statement::CreateMaterializedView { origin: Some(_), .. } | Statement::CreateSink { origin: Some(_), .. } => {
-                    self.explain_state(inner, None).await
-                }
-                _ => self.explain(inner, arguments).await,
-            },
+            Statement::Explain(inner) => {
+                let explained = match &inner.statement {
+                    Statement::AlterQuery { name, .. } => self.explain_state(inner, Some(name)).await,
+                    Statement::CreateMaterializedView { origin: Some(_), .. } | Statement::CreateSink { origin: Some(_), .. } => {
+                        self.explain_state(inner, None).await
+                    }
+                    _ => self.explain(inner, arguments).await,
+                };
+                explained.map_err(|error| of_inner(error, inner, parsed))
+            }
             Statement::CreateSavepoint { name, job, location } => self.create_savepoint(name, job, location.as_deref()).await,
             Statement::DescribeSavepoint(source) => self.describe_savepoint(source).await,
             Statement::DropSavepoint { names, if_exists } => self.drop_savepoints(names, *if_exists).await,

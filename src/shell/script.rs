@@ -17,8 +17,37 @@ use crate::server::session::{Reply, Session};
 
 /// Runs the statements of `script` one after another, prints what they give, waits for its bounded jobs, and takes a last checkpoint.
 /// Stops at the first error, which is printed.
-pub async fn run(engine: &Arc<Engine>, script: &str) -> Result<ExitCode> {
+///
+/// Where it fails and the data folder is `temporary`, nobody goes on with its jobs: they are dropped, so that none leaves files which it has not committed.
+pub async fn run(engine: &Arc<Engine>, script: &str, temporary: bool) -> Result<ExitCode> {
     let mut session = Session::new(engine.clone(), QueryRunner::new(engine.clone())?);
+    let done = run_statements(engine, &mut session, script).await;
+    if temporary && !matches!(done, Ok(true)) {
+        drop_sinks(engine, &mut session).await;
+    }
+    Ok(if done? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Drops all jobs that write to the outside, as far as they can be.
+async fn drop_sinks(engine: &Arc<Engine>, session: &mut Session) {
+    session.abandon_block();
+    for object in engine.catalog().objects() {
+        let Object::Job(job) = object.as_ref() else { continue };
+        if matches!(job.kind, JobKind::MaterializedView { .. }) {
+            continue;
+        }
+        let statement = format!("DROP JOB \"{}\" CASCADE", job.name.replace('"', "\"\""));
+        for parsed in weir_sql::parser::parse(&statement).unwrap_or_default() {
+            // What failed has been told; that its job can't be dropped would say nothing more.
+            if let Err(error) = session.execute(&parsed, &Arguments::default()).await {
+                tracing::warn!(job = %job.name, %error, "a job of a script that failed is not dropped");
+            }
+        }
+    }
+}
+
+/// False where a statement has failed, which has been told.
+async fn run_statements(engine: &Arc<Engine>, session: &mut Session, script: &str) -> Result<bool> {
     for parsed in weir_sql::parser::parse(script)? {
         let reply = session.execute(&parsed, &Arguments::default()).await;
         for notice in session.take_notices() {
@@ -48,7 +77,7 @@ pub async fn run(engine: &Arc<Engine>, script: &str) -> Result<ExitCode> {
             }
             Err(error) => {
                 eprintln!("{}\nERROR:  {error}", parsed.text);
-                return Ok(ExitCode::FAILURE);
+                return Ok(false);
             }
         }
     }
@@ -62,5 +91,5 @@ pub async fn run(engine: &Arc<Engine>, script: &str) -> Result<ExitCode> {
         }
     }
     engine.checkpoint().await?;
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }

@@ -19,6 +19,23 @@ impl Table {
     pub fn push(&mut self, row: Vec<Option<String>>) {
         self.rows.push(row);
     }
+
+    /// One line for each column of a row, as psql prints them where it is told `\x`.
+    pub fn expanded(&self) -> String {
+        if self.rows.is_empty() {
+            return "(0 rows)".to_string();
+        }
+        let width = self.columns.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        let mut text = String::new();
+        for (at, row) in self.rows.iter().enumerate() {
+            text.push_str(&format!("-[ RECORD {} ]{}\n", at + 1, "-".repeat(width)));
+            for (name, cell) in self.columns.iter().zip(row) {
+                text.push_str(format!("{name:<width$} | {}", cell.as_deref().unwrap_or("")).trim_end());
+                text.push('\n');
+            }
+        }
+        text
+    }
 }
 
 impl fmt::Display for Table {
@@ -67,6 +84,8 @@ mod tests {
         let mut table = Table::new(vec!["name".into(), "n".into()]);
         table.push(vec![Some("a".into()), Some("10".into())]);
         table.push(vec![None, Some("7".into())]);
+        let expanded = "-[ RECORD 1 ]----\nname | a\nn    | 10\n-[ RECORD 2 ]----\nname |\nn    | 7\n";
+        assert_eq!(table.expanded(), expanded);
         assert_eq!(table.to_string(), " name | n\n------+----\n a    | 10\n      |  7\n(2 rows)");
     }
 }

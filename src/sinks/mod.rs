@@ -146,6 +146,23 @@ pub fn validate_result(connector: &str, options: &BTreeMap<String, String>, sche
     }
 }
 
+/// Makes the folder that `job` is about to write to, and looks whether files can be made there. Waits for disk.
+///
+/// An object store is looked at when the job starts: it may be away for a while, and what is missing there may come.
+pub fn make_place(catalog: &Catalog, job: &Job, files: &FilesRef) -> Result<()> {
+    let Some(("file", options)) = target(catalog, job)? else { return Ok(()) };
+    let config = FileConfig::parse(options)?;
+    if config.objects.is_some() {
+        return Ok(());
+    }
+    let is_none = |error: Error| error.with_detail(format!("\"{}\" can't be written to.", config.path.display()));
+    files.create_dir(&config.path).map_err(is_none)?;
+    // Hidden, so that no reader takes it for a sink's.
+    let probe = config.path.join(format!(".weir-probe-{}", job.id));
+    files.append(&probe).map_err(is_none)?;
+    files.remove(&probe)
+}
+
 /// How long a file that `job` writes may be open, where its options say so.
 pub fn roll_interval(catalog: &Catalog, job: &Job) -> Result<Option<Duration>> {
     match target(catalog, job)? {

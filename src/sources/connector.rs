@@ -154,15 +154,6 @@ pub fn can_be_read_again(table: &ConnectorTable) -> Result<bool> {
     }
 }
 
-/// Whether a table is of the same rows as `before`, of the same connector, was: where it reads other files, or reads them in another way, what was read is no part of
-/// them.
-pub fn is_of_same_rows(before: &ConnectorTable, now: &ConnectorTable) -> Result<bool> {
-    match now.connector.as_str() {
-        "file" => Ok(FileConfig::parse(&before.options)?.is_of_same_rows(&FileConfig::parse(&now.options)?)),
-        _ => Ok(true),
-    }
-}
-
 /// Whether the columns of a table are found by their names: in whatever order they are declared, and with whichever others, their values are the same.
 pub fn columns_are_named(table: &ConnectorTable) -> Result<bool> {
     match table.connector.as_str() {

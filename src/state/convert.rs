@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, new_null_array};
 use arrow::compute::CastOptions;
 use arrow::datatypes::DataType;
-use weir_catalog::{Error, Result};
+use weir_catalog::{Error, Result, SqlState};
 
 use super::key_codec::STATE_PREFIX_BYTES;
 use super::{EncodedRows, Entry, KeyCodec, RowCodec, StateBackend, StateSnapshot, Writes};
@@ -263,8 +263,14 @@ fn widened(values: &ArrayRef, ty: &DataType) -> Result<ArrayRef> {
     if values.data_type() == ty {
         return Ok(values.clone());
     }
-    arrow::compute::cast_with_options(values, ty, &CastOptions { safe: false, ..CastOptions::default() })
-        .map_err(|e| Error::internal(format!("could not convert a state: {e}")))
+    arrow::compute::cast_with_options(values, ty, &CastOptions { safe: false, ..CastOptions::default() }).map_err(|e| match ty {
+        DataType::Decimal128(..) => {
+            Error::new(SqlState::NUMERIC_VALUE_OUT_OF_RANGE, format!("a value that is kept does not fit into {ty}"))
+                .with_detail(e.to_string())
+                .with_hint("Give the operator another uid with /*+ uid('...') */, so that it begins anew.")
+        }
+        _ => Error::internal(format!("could not convert a state: {e}")),
+    })
 }
 
 fn column(origin: ColumnOrigin, ty: &DataType, old: &[ArrayRef], rows: usize) -> Result<ArrayRef> {

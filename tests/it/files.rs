@@ -853,3 +853,35 @@ fn an_interval_that_checkpoints_outrun_is_met_with_a_notice() {
     let notice = "NOTICE:  option \"roll_interval\" has no effect: each checkpoint ends all open files, and checkpoint_interval is 5";
     assert_eq!(errors.matches(notice).count(), 1, "{errors}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_that_has_no_place_is_refused_where_it_is_asked_for() {
+    let input = folder();
+    write(&input.path().join("plain"), "no folder");
+    let server = Server::start(&settings(&[]));
+    let session = server.connect().await;
+    session.must("CREATE TABLE t (a INT)").await;
+    let below_a_file = input.path().join("plain/out");
+    let (options, other) = (
+        format!("WITH (connector = 'file', path = '{}', format = 'debezium-json')", below_a_file.display()),
+        format!("WITH (connector = 'file', path = '{}', format = 'debezium-json')", input.path().join("made/below").display()),
+    );
+    for sql in [
+        format!("CREATE SINK s {options} AS SELECT a FROM t"),
+        format!("BEGIN; CREATE SINK s {options} AS SELECT a FROM t; COMMIT"),
+        "CREATE SINK s WITH (connector = 'file', path = '/proc/weir/out', format = 'debezium-json') AS SELECT a FROM t".to_string(),
+    ] {
+        let error = session.execute(&sql).await.unwrap_err();
+        assert_eq!(sql_state(&error).as_deref(), Some("58030"), "{}", describe(&error));
+        assert!(describe(&error).contains("could not"), "{}", describe(&error));
+        let _ = session.execute("ROLLBACK").await;
+    }
+    session.must(&format!("CREATE TABLE into_file (a INT) {options}")).await;
+    let error = session.execute("INSERT INTO into_file SELECT a FROM t").await.unwrap_err();
+    assert_eq!(sql_state(&error).as_deref(), Some("58030"), "{}", describe(&error));
+    assert_eq!(session.must_count("SELECT count(*) FROM weir_jobs").await, 0);
+    // A folder that can be made is made, and nothing is in it but what the sink writes.
+    session.must(&format!("CREATE SINK s {other} AS SELECT a FROM t")).await;
+    let probes = |path: &PathBuf| path.to_string_lossy().contains("weir-probe");
+    assert!(!hidden(&input.path().join("made/below")).iter().any(probes));
+}

@@ -32,6 +32,8 @@
 //! | [`psql`] | what a user of psql sees |
 //! | [`protocol`] | prepared statements, parameters, binary values, cancelling |
 //! | [`query_memory`] | batch queries far over the memory that they may hold |
+//! | [`conversation`] | the extended protocol message by message, beside PostgreSQL's |
+//! | [`error_places`] | where errors say that they are, beside PostgreSQL's |
 //! | [`portals`] | Execute messages: rows as they come, all or some at a time |
 //! | [`wire`] | pipelines, bad messages, bad text, byte by byte |
 //! | [`robustness`] | statements that are deep, endless or many |
@@ -49,9 +51,11 @@ mod cancel;
 mod compat;
 mod concurrent_ddl;
 mod consistency;
+mod conversation;
 mod corruption;
 mod crash;
 mod embedded;
+mod error_places;
 mod file_reading;
 mod files;
 mod full_disk;

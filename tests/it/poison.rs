@@ -65,6 +65,31 @@ async fn a_poison_row_stops_only_its_job_and_resume_rebuilds_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_error_of_a_poison_row_names_the_row_by_its_key() {
+    let server = Server::start(&settings(&[("parallelism", "2")]));
+    let session = server.connect().await;
+    session.must("CREATE TABLE t (a TEXT, v INT, id INT, w INT, PRIMARY KEY (id, a))").await;
+    session.must("INSERT INTO t VALUES ('one', 1, 1, 0), ('two', 2, 2, 0), ('other', 1, 3, 1)").await;
+    // The queries read neither column of the key; one filters, so that rows are counted from another first one.
+    for (number, query) in
+        ["SELECT sum(100 / v) AS q FROM t", "SELECT 100 / v AS q FROM t WHERE w = 0", "SELECT max(w) AS q FROM t WHERE 10 / v > 1"]
+            .iter()
+            .enumerate()
+    {
+        let view = format!("poisoned_{number}");
+        session.must(&format!("CREATE MATERIALIZED VIEW {view} AS {query}")).await;
+        session.must("FLUSH").await;
+        session.must("INSERT INTO t VALUES ('poison', 0, 4711, 0)").await;
+        fails_with(&session, "FLUSH", "22012").await;
+        let error = session.query(&format!("SELECT * FROM {view}")).await.unwrap_err();
+        let told = describe(&error);
+        assert!(told.contains("id=4711") && told.contains("a=poison") && told.contains("v=0"), "{query}: {told}");
+        session.must("DELETE FROM t WHERE id = 4711").await;
+        session.must(&format!("DROP MATERIALIZED VIEW {view}")).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_view_over_a_poisoned_view_gives_its_error() {
     let server = Server::start(&settings(&[("parallelism", "2")]));
     let session = server.connect().await;

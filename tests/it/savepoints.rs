@@ -13,9 +13,11 @@ use crate::server::{PATIENCE, Server, Session, describe, settings, sql_state};
 
 mod branches;
 mod columns;
+mod concurrent;
 mod files;
 mod matching;
 mod random_streams;
+mod stopped;
 
 pub async fn rows(session: &Session, sql: &str) -> Vec<Vec<String>> {
     let rows = session.text_rows(sql).await.unwrap_or_else(|e| panic!("{sql}\n{}", describe(&e)));

@@ -53,6 +53,32 @@ fn a_script_that_fails_says_so_and_stops() {
 }
 
 #[test]
+fn a_script_that_fails_leaves_no_file_that_is_not_committed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let out = folder.path().join("out");
+    let script = |last: &str| {
+        format!(
+            "SET checkpoint_interval = '1 h'; CREATE TABLE t (a INT); INSERT INTO t VALUES (1), (2);\n\
+             CREATE SINK s WITH (connector = 'file', path = '{}', format = 'debezium-json') AS SELECT a, 10 / a AS b FROM t WHERE a <> 7;\n\
+             FLUSH;\n{last}\n",
+            out.display()
+        )
+    };
+    let failing = format!(
+        "CREATE TABLE bid WITH (connector = 'nexmark', 'table' = 'bid', 'events.num' = '100000');\n\
+         CREATE SINK f WITH (connector = 'file', path = '{}', format = 'csv') AS SELECT 10 / (auction - 1010) AS a FROM bid;",
+        out.join("failing").display()
+    );
+    for last in ["SELECT * FROM nobody;", "BEGIN; INSERT INTO t VALUES (3); SELECT * FROM nobody;", &failing] {
+        let output = run_script(&script(last), None);
+        assert!(!output.status.success(), "{last}: {}", text(&output.stdout));
+        assert!(out.join("_weir_commits").is_dir(), "{last}: the sink has not begun: {}", text(&output.stderr));
+        let hidden = [crate::files::hidden(&out), crate::files::hidden(&out.join("failing"))].concat();
+        assert!(hidden.is_empty(), "{last}: {hidden:?}\n{}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn a_script_keeps_what_it_makes_in_its_data_folder() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let data_dir = folder.path().join("data");
@@ -96,6 +122,66 @@ fn the_shell_prints_what_came_before_an_error_and_what_the_server_has_to_say() {
     let (success, printed, errors) = run("DROP TABLE IF EXISTS nobody");
     assert!(success && printed.contains("OK"), "{printed}");
     assert!(errors.contains("NOTICE:  table \"nobody\" does not exist, skipping"), "{errors}");
+}
+
+#[test]
+fn the_shell_has_the_commands_that_psql_users_type() {
+    let server = Server::start(&settings(&[]));
+    let url = format!("postgres://weir@{}/weir", server.address());
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("more.sql");
+    std::fs::write(&file, "SELECT 40 + 2 AS included;\n\\echo from a file\n").expect("the file can be written");
+    let run = |arguments: &[&str], input: &str| {
+        let mut shell = weir()
+            .args(["sql", &url])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("weir runs");
+        // It may have left before it has read all.
+        let _ = shell.stdin.take().expect("stdin is piped").write_all(input.as_bytes());
+        let output = shell.wait_with_output().expect("the shell ends");
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, printed, errors) = run(
+        &[],
+        &format!(
+            "CREATE TABLE \"T one\" (a INT);\nCREATE VIEW v AS SELECT 1 AS b;\nCREATE MATERIALIZED VIEW m AS SELECT a FROM \"T one\";\n\
+             \\d\n\\dm\n\\d \"T one\"\n\\echo  so far\n\\i {}\n\\x\nSELECT 7 AS seven, ';\\x' AS text;\n\\timing on\nSELECT 1;\n\\?\n\\q\nSELECT 999;\n",
+            file.display()
+        ),
+    );
+    assert_eq!((code, errors.as_str()), (Some(0), ""), "{printed}");
+    for expected in [
+        " public | T one | table\n",
+        " public | v     | view\n",
+        "(3 rows)",
+        " public | m    | materialized view\n(1 row)",
+        "so far\n",
+        "42\n",
+        "from a file\n",
+        "Expanded display is on.\n-[ RECORD 1 ]",
+        "seven | 7\ntext  | ;\\x\n",
+        "Timing is on.\n",
+        "Time: ",
+        "\\timing [on|off]",
+    ] {
+        assert!(printed.contains(expected), "{expected:?} is missing:\n{printed}");
+    }
+    assert!(!printed.contains("999"), "{printed}");
+    // What it does not know, it says, and goes on or not as it was told.
+    let (code, printed, errors) = run(&[], "\\frobnicate x\nSELECT 5 * 1111;\n\\i /nowhere/at.all\n");
+    assert_eq!(code, Some(1));
+    assert!(printed.contains("5555") && errors.starts_with("invalid command \\frobnicate\nTry \\? for help.\n"), "{printed}\n{errors}");
+    assert!(errors.contains("/nowhere/at.all: No such file"), "{errors}");
+    for wrong in ["\\frobnicate", "SELECT 1 / 0;", "\\i /nowhere"] {
+        let (code, printed, errors) = run(&["--on-error-stop"], &format!("SELECT 1;\n{wrong}\nSELECT 5 * 1111;\n"));
+        assert!(code == Some(3) && !printed.contains("5555") && !errors.is_empty(), "{wrong}: {code:?}\n{printed}\n{errors}");
+    }
+    let (code, printed, _) = run(&[], "\\set ON_ERROR_STOP on\nSELECT 1 / 0;\nSELECT 5 * 1111;\n");
+    assert!(code == Some(3) && !printed.contains("5555"), "{code:?}\n{printed}");
 }
 
 #[test]

@@ -47,7 +47,15 @@ impl Session<'_> {
                 self.arguments(&list.args, scope)?
             }
         };
-        self.at_span(self.scalar_in(&name, arguments, scope), function.span())
+        let call = self.scalar_in(&name, arguments, scope);
+        // What NULLIF compares with is its own affair.
+        let call = match (call, self.position(function.span())) {
+            (Err(error), Some(position)) if name == "nullif" && *error.code() == SqlState::UNDEFINED_FUNCTION => {
+                Err(error.with_position(position))
+            }
+            (call, _) => call,
+        };
+        self.at_span(call, function.span())
     }
 
     /// Arguments by position.

@@ -50,9 +50,13 @@ impl Session<'_> {
             E::IsNotFalse(inner) => self.truth_test(inner, scope, "IS NOT FALSE", Expr::IsNotFalse),
             E::IsUnknown(inner) => self.truth_test(inner, scope, "IS UNKNOWN", Expr::IsUnknown),
             E::IsNotUnknown(inner) => self.truth_test(inner, scope, "IS NOT UNKNOWN", Expr::IsNotUnknown),
-            E::IsDistinctFrom(left, right) => self.compare(self.expr(left, scope)?, Operator::IsDistinctFrom, self.expr(right, scope)?),
+            E::IsDistinctFrom(left, right) => {
+                let compared = self.compare(self.expr(left, scope)?, Operator::IsDistinctFrom, self.expr(right, scope)?);
+                self.at_operator(compared, left, &["IS"], right.span())
+            }
             E::IsNotDistinctFrom(left, right) => {
-                self.compare(self.expr(left, scope)?, Operator::IsNotDistinctFrom, self.expr(right, scope)?)
+                let compared = self.compare(self.expr(left, scope)?, Operator::IsNotDistinctFrom, self.expr(right, scope)?);
+                self.at_operator(compared, left, &["IS"], right.span())
             }
             E::InList { expr, list, negated } => self.in_list(expr, list, *negated, scope),
             E::InSubquery { expr, subquery, negated } => {
@@ -64,36 +68,58 @@ impl Session<'_> {
                         left.position,
                     ));
                 }
-                self.in_subquery(left, subquery, *negated, scope)
+                let found = self.in_subquery(left, subquery, *negated, scope);
+                self.at_operator(found, expr, &[if *negated { "NOT" } else { "IN" }], subquery.span())
             }
             E::Between { expr, negated, low, high } => {
+                let low_span = low.span();
                 let (value, low, high) = (self.expr(expr, scope)?, self.expr(low, scope)?, self.expr(high, scope)?);
-                let above = self.compare(value.clone(), Operator::GtEq, low)?;
-                let below = self.compare(value, Operator::LtEq, high)?;
+                let between = |compared| self.at_operator(compared, expr, &[if *negated { "NOT" } else { "BETWEEN" }], low_span);
+                let above = between(self.compare(value.clone(), Operator::GtEq, low))?;
+                let below = between(self.compare(value, Operator::LtEq, high))?;
                 let both = all_of(vec![above.expr, below.expr]);
                 Ok(Bound::new(if *negated { Expr::Not(Box::new(both)) } else { both }, SqlType::Boolean))
             }
             E::Like { negated, any: false, expr, pattern, escape_char } => {
-                self.like(expr, pattern, escape_char.as_ref(), *negated, false, scope)
+                let like = self.like(expr, pattern, escape_char.as_ref(), *negated, false, scope);
+                self.at_operator(like, expr, &[if *negated { "NOT" } else { "LIKE" }], pattern.span())
             }
             E::ILike { negated, any: false, expr, pattern, escape_char } => {
-                self.like(expr, pattern, escape_char.as_ref(), *negated, true, scope)
+                let like = self.like(expr, pattern, escape_char.as_ref(), *negated, true, scope);
+                self.at_operator(like, expr, &[if *negated { "NOT" } else { "ILIKE" }], pattern.span())
             }
-            E::AnyOp { left, compare_op, right, .. } => self.quantified(left, compare_op, right, SetQuantifier::Any, scope),
-            E::AllOp { left, compare_op, right } => self.quantified(left, compare_op, right, SetQuantifier::All, scope),
-            E::Cast { kind: ast::CastKind::Cast | ast::CastKind::DoubleColon, expr: inner, data_type, array: false, format: None } => {
-                let to = self.at_span(cast_target(data_type), expr.span())?;
+            E::AnyOp { left, compare_op, right, .. } => {
+                let compared = self.quantified(left, compare_op, right, SetQuantifier::Any, scope);
+                self.at_operator(compared, left, &[&compare_op.to_string()], right.span())
+            }
+            E::AllOp { left, compare_op, right } => {
+                let compared = self.quantified(left, compare_op, right, SetQuantifier::All, scope);
+                self.at_operator(compared, left, &[&compare_op.to_string()], right.span())
+            }
+            E::Cast {
+                kind: kind @ (ast::CastKind::Cast | ast::CastKind::DoubleColon),
+                expr: inner,
+                data_type,
+                array: false,
+                format: None,
+            } => {
+                let type_span = match data_type {
+                    ast::DataType::Custom(name, _) => name.span(),
+                    _ => expr.span(),
+                };
+                let to = self.at_span(cast_target(data_type), type_span)?;
                 // The elements of ARRAY[...] are cast one by one; there need not be one.
                 if let (E::Array(array), Type::Sql(SqlType::Array(element))) = (unparenthesised(inner), &to) {
                     return self.array(&array.elem, Some(element), expr.span(), scope);
                 }
                 let bound = self.expr(inner, scope)?;
                 let to = if is_any_numeric(data_type) { own_numeric(&bound) } else { to };
-                self.explicit_cast(bound, &to)
+                self.at_cast(self.explicit_cast(bound, &to), kind, inner)
             }
             E::TypedString(typed) => {
                 let to = self.at_span(cast_target(&typed.data_type), typed.value.span)?;
                 let bound = self.at_span(self.value(&typed.value.value), typed.value.span)?;
+                let bound = Bound { position: self.position(typed.value.span), ..bound };
                 let to = if is_any_numeric(&typed.data_type) { own_numeric(&bound) } else { to };
                 self.explicit_cast(bound, &to)
             }
@@ -252,10 +278,11 @@ impl Session<'_> {
                         let ty = ty.clone();
                         Ok(Bound { expr: arithmetic_call(arithmetic::Operation::Negate, &ty, vec![bound.expr]), ty, position: None })
                     }
-                    other => Err(positioned(
+                    other => Err(self.before(
                         Error::new(SqlState::UNDEFINED_FUNCTION, format!("operator does not exist: - {}", other.name()))
                             .with_hint(NO_OPERATOR_HINT),
-                        bound.position,
+                        inner.span(),
+                        &["-"],
                     )),
                 }
             }
@@ -286,8 +313,8 @@ impl Session<'_> {
             let result = if clause == "AND" { all_of(terms) } else { any_of(terms) };
             return Ok(Bound::new(result, SqlType::Boolean));
         }
-        let (left, right) = (self.expr(left, scope)?, self.expr(right, scope)?);
-        self.binary(left, op, right)
+        let bound = self.binary(self.expr(left, scope)?, op, self.expr(right, scope)?);
+        self.at_operator(bound, left, &[&op.to_string()], right.span())
     }
 
     /// `left op right`
@@ -478,7 +505,7 @@ impl Session<'_> {
     }
 
     fn in_list(&self, value: &ast::Expr, list: &[ast::Expr], negated: bool, scope: &Scope<'_>) -> Result<Bound> {
-        let value = self.expr(value, scope)?;
+        let (written, value) = (value, self.expr(value, scope)?);
         let items = list.iter().map(|item| self.expr(item, scope)).collect::<Result<Vec<_>>>()?;
         let mut ty = value.ty.clone();
         for item in &items {
@@ -487,7 +514,9 @@ impl Session<'_> {
             } else {
                 item.ty.clone()
             };
-            ty = common_type(&ty, &item_type).ok_or_else(|| no_operator(&value, "=", item))?;
+            let common = common_type(&ty, &item_type).ok_or_else(|| no_operator(&value, "=", item));
+            let first = list.first().map_or_else(Span::empty, Spanned::span);
+            ty = self.at_operator(common, written, &[if negated { "NOT" } else { "IN" }], first)?;
         }
         if ty == Type::Interval || ty.is_nested() {
             return Err(positioned(Error::unsupported(format!("IN over type {} is not supported", ty.name())), value.position));
@@ -516,7 +545,8 @@ impl Session<'_> {
     fn single_column(&self, query: &ast::Query, scope: &Scope<'_>) -> Result<Relation> {
         let relation = self.query(query, &self.inner(scope))?.with_known_types()?;
         if relation.columns.len() != 1 {
-            return Err(self.at(Error::new(SqlState::SYNTAX_ERROR, "subquery must return only one column"), query.span()));
+            let error = Error::new(SqlState::SYNTAX_ERROR, "subquery must return only one column");
+            return Err(self.before(error, query.span(), &["("]));
         }
         Ok(relation)
     }
@@ -529,7 +559,10 @@ impl Session<'_> {
 
     /// A value and a subquery of one column, in the type in which they are compared.
     fn with_subquery(&self, left: Bound, symbol: &str, query: &ast::Query, scope: &Scope<'_>) -> Result<(Bound, Relation)> {
-        let relation = self.single_column(query, scope)?;
+        let relation = self.query(query, &self.inner(scope))?.with_known_types()?;
+        if relation.columns.len() != 1 {
+            return Err(positioned(Error::new(SqlState::SYNTAX_ERROR, "subquery has too many columns"), left.position));
+        }
         let column = Bound { expr: lit(ScalarValue::Null), ty: relation.columns[0].ty.clone(), position: None };
         let ty = common_type(&left.ty, &column.ty).ok_or_else(|| no_operator(&left, symbol, &column))?;
         if ty == Type::Interval || ty.is_nested() {

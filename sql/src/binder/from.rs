@@ -193,8 +193,8 @@ impl Session<'_> {
             {
                 let Some(source) = self.system.and_then(|system| system.called(&call)) else {
                     let error = Error::unsupported(format!("{}(...) can't be read here", call.function))
-                        .with_detail("It is the state at one moment, and has no changes to follow.")
-                        .with_hint("SELECT from it in a statement of its own, in the simple query protocol, as psql sends it.");
+                        .with_detail("It is the state at one moment: it has no changes that a view could follow, and no INSERT reads it.")
+                        .with_hint("SELECT from it in a statement of its own.");
                     return Err(self.at(error, name.span()));
                 };
                 let columns = source.schema().fields().iter().map(|field| called_column(field)).collect::<Result<Vec<_>>>()?;

@@ -4,14 +4,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use datafusion::logical_expr::{Expr, LogicalPlan};
-use datafusion::sql::sqlparser::ast;
+use datafusion::sql::sqlparser::ast::{self, Spanned};
 use weir_catalog::{Column, Error, ObjectId, Result, SqlState, SqlType};
 
 use super::expr::known;
 use super::from::null_of;
 use super::scope::{self, Relation, Scope};
 use super::types::{Bound, CastContext, Type, can_convert, convert};
-use super::{Binder, State, analyze, parameters_of, positioned, project};
+use super::{Binder, Conflict, State, analyze, parameters_of, positioned, project};
+use crate::parser::place::Tokens;
 
 /// An INSERT's rows.
 #[derive(Clone, Debug)]
@@ -29,9 +30,19 @@ pub struct BoundInsert {
 impl Binder<'_> {
     /// Binds `INSERT INTO table (names) source`; `names` is empty where none are written, `source` is `None` for DEFAULT VALUES.
     pub fn bind_insert(&self, table: &str, columns: &[Column], names: &[String], source: Option<&ast::Query>) -> Result<BoundInsert> {
+        self.deducing(|binder| binder.try_insert(table, columns, names, source))
+    }
+
+    fn try_insert(
+        &self,
+        table: &str,
+        columns: &[Column],
+        names: &[String],
+        source: Option<&ast::Query>,
+    ) -> Result<std::result::Result<BoundInsert, Conflict>> {
         let state = RefCell::new(State::default());
-        let targets = targets(table, columns, names)?;
         let session = self.session(&state);
+        let targets = session.targets(table, columns, names)?;
         let relation = match source {
             None => Relation { plan: super::from::one_row(), columns: Vec::new() },
             Some(query) => match values_of(query) {
@@ -41,11 +52,17 @@ impl Binder<'_> {
         };
         let width = if source.is_none() { 0 } else { relation.columns.len() };
         if width > targets.len() {
-            return Err(Error::new(SqlState::SYNTAX_ERROR, "INSERT has more expressions than target columns"));
+            let error = Error::new(SqlState::SYNTAX_ERROR, "INSERT has more expressions than target columns");
+            return match source {
+                Some(query) => session.at_column(Err(error), &query.body, targets.len()),
+                None => Err(error),
+            };
         }
         if width < targets.len() && !names.is_empty() {
-            return Err(Error::new(SqlState::SYNTAX_ERROR, "INSERT has more target columns than expressions"));
+            let error = Error::new(SqlState::SYNTAX_ERROR, "INSERT has more target columns than expressions");
+            return Err(positioned(error, session.inserted(width)));
         }
+        let query_body = source.map(|query| query.body.as_ref());
         let mut exprs = Vec::with_capacity(columns.len());
         for (i, column) in columns.iter().enumerate() {
             let place = targets.iter().position(|target| *target == i).filter(|place| *place < width);
@@ -53,7 +70,10 @@ impl Binder<'_> {
                 Some(place) => {
                     let source = &relation.columns[place];
                     let value = output_value(&relation.plan, place, &source.column, source.ty.clone());
-                    assign(value, column)?
+                    match query_body {
+                        Some(body) => session.at_column(assign(value, column), body, place)?,
+                        None => assign(value, column)?,
+                    }
                 }
                 None => self.default_of(column)?,
             };
@@ -67,7 +87,7 @@ impl Binder<'_> {
         let plan = analyze(plan)?;
         let parameters = parameters_of(&plan)?;
         let state = state.into_inner();
-        Ok(BoundInsert { plan, inputs: state.inputs, macros: state.macros, parameters })
+        Ok(parameters.map(|parameters| BoundInsert { plan, inputs: state.inputs, macros: state.macros, parameters }))
     }
 
     /// The value of a column that an INSERT or `SET column = DEFAULT` leaves to its DEFAULT.
@@ -76,9 +96,25 @@ impl Binder<'_> {
             None => null_of(&column.ty),
             Some(text) => {
                 let expr = crate::parser::parse_expression(text)?;
-                self.without_text().bind_default(&expr, column)
+                Binder { text: None, ..*self }.bind_default(&expr, column)
             }
         }
+    }
+
+    /// Checks the DEFAULT of a column that a CREATE TABLE, the binder's text, makes.
+    pub fn check_default(&self, column: &Column) -> Result<()> {
+        let Some(text) = &column.default else { return Ok(()) };
+        let expr = crate::parser::parse_expression(text)?;
+        // Places in the expression's own text.
+        let bound = Binder { text: Some(text), ..*self }.bind_default(&expr, column);
+        bound.map(|_| ()).map_err(|error| {
+            let begins = self.text.and_then(|text| Tokens::of(text).default_of(&column.name));
+            match (error.position(), begins) {
+                (Some(within), Some(begins)) => error.with_position(begins + within - 1),
+                (None, Some(begins)) => error.with_position(begins),
+                (_, None) => error,
+            }
+        })
     }
 
     /// Binds a DEFAULT expression: no columns, no subqueries, a value that can be assigned to `column`.
@@ -89,13 +125,9 @@ impl Binder<'_> {
 
     fn bind_constant(&self, expr: &ast::Expr) -> Result<(Bound, ())> {
         let state = RefCell::new(State::default());
-        let scope = Scope { clause: scope::Clause::Values, ..Scope::EMPTY };
+        let scope = Scope { clause: scope::Clause::Default, ..Scope::EMPTY };
         let bound = self.session(&state).expr(expr, &scope)?;
         Ok((bound, ()))
-    }
-
-    fn without_text(&self) -> Binder<'_> {
-        Binder { text: None, ..*self }
     }
 
     /// Binds `SET column = expr` of an UPDATE over the table's `columns`, as a value of the column's type.
@@ -134,21 +166,23 @@ impl super::Session<'_> {
     fn insert_values(&self, values: &ast::Values, columns: &[Column], targets: &[usize], binder: &Binder<'_>) -> Result<Relation> {
         let scope = Scope { clause: scope::Clause::Values, ..Scope::EMPTY };
         let width = values.rows.first().map_or(0, |row| row.content.len());
-        if width > targets.len() {
-            return Err(Error::new(SqlState::SYNTAX_ERROR, "INSERT has more expressions than target columns"));
+        if let Some(excess) = values.rows.first().and_then(|row| row.content.get(targets.len())) {
+            return Err(self.at(Error::new(SqlState::SYNTAX_ERROR, "INSERT has more expressions than target columns"), excess.span()));
         }
         let mut rows = Vec::with_capacity(values.rows.len());
         for row in &values.rows {
             if row.content.len() != width {
-                return Err(Error::new(SqlState::SYNTAX_ERROR, "VALUES lists must all be the same length"));
+                let error = Error::new(SqlState::SYNTAX_ERROR, "VALUES lists must all be the same length");
+                return Err(match row.content.first() {
+                    Some(first) => self.at(error, first.span()),
+                    None => error,
+                });
             }
             let mut exprs = Vec::with_capacity(width);
             for (expr, target) in row.content.iter().zip(targets) {
                 let column = &columns[*target];
                 exprs.push(match expr {
-                    ast::Expr::Identifier(ident) if ident.quote_style.is_none() && ident.value.eq_ignore_ascii_case("default") => {
-                        binder.default_of(column)?
-                    }
+                    expr if crate::parser::is_default(expr) => binder.default_of(column)?,
                     expr => assign(self.expr(expr, &scope)?, column)?,
                 });
             }
@@ -156,6 +190,26 @@ impl super::Session<'_> {
         }
         let types: Vec<Type> = targets.iter().take(width).map(|target| Type::Sql(columns[*target].ty.clone())).collect();
         super::from::values(rows, &types)
+    }
+
+    /// Which column each value goes to.
+    fn targets(&self, table: &str, columns: &[Column], names: &[String]) -> Result<Vec<usize>> {
+        if names.is_empty() {
+            return Ok((0..columns.len()).collect());
+        }
+        let mut targets = Vec::with_capacity(names.len());
+        for (place, name) in names.iter().enumerate() {
+            let target = columns.iter().position(|column| column.name == *name).ok_or_else(|| {
+                let message = format!("column \"{name}\" of relation \"{table}\" does not exist");
+                positioned(Error::new(SqlState::UNDEFINED_COLUMN, message), self.inserted(place))
+            })?;
+            if targets.contains(&target) {
+                let error = Error::new(SqlState::DUPLICATE_COLUMN, format!("column \"{name}\" specified more than once"));
+                return Err(positioned(error, self.inserted(place)));
+            }
+            targets.push(target);
+        }
+        Ok(targets)
     }
 }
 
@@ -166,25 +220,6 @@ fn values_of(query: &ast::Query) -> Option<&ast::Values> {
         ast::SetExpr::Values(values) if plain => Some(values),
         _ => None,
     }
-}
-
-/// Which column each value goes to.
-fn targets(table: &str, columns: &[Column], names: &[String]) -> Result<Vec<usize>> {
-    if names.is_empty() {
-        return Ok((0..columns.len()).collect());
-    }
-    let mut targets = Vec::with_capacity(names.len());
-    for name in names {
-        let target = columns
-            .iter()
-            .position(|column| column.name == *name)
-            .ok_or_else(|| Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" of relation \"{table}\" does not exist")))?;
-        if targets.contains(&target) {
-            return Err(Error::new(SqlState::DUPLICATE_COLUMN, format!("column \"{name}\" specified more than once")));
-        }
-        targets.push(target);
-    }
-    Ok(targets)
 }
 
 /// A column of the source: of a projection the expression itself, so that constants are converted where they stand.

@@ -22,6 +22,7 @@ mod multiset;
 mod naming;
 mod nested;
 mod order;
+mod place;
 mod plain;
 mod query;
 mod scope;
@@ -119,6 +120,9 @@ impl TableSource for SystemSource {
     }
 }
 
+/// How many parameters of a statement may need a second look at what they are.
+const MOST_CONFLICTS: usize = 4;
+
 /// Turns syntax trees into plans, over one catalog.
 #[derive(Clone, Copy)]
 pub struct Binder<'a> {
@@ -199,9 +203,51 @@ impl<'a> Binder<'a> {
 
     /// Binds a query.
     pub fn bind_query(&self, query: &ast::Query) -> Result<BoundQuery> {
-        let state = RefCell::new(State::default());
-        let relation = self.session(&state).query(query, &Scope::EMPTY)?;
-        finish(relation, state.into_inner())
+        self.deducing(|binder| {
+            let state = RefCell::new(State::default());
+            let relation = binder.session(&state).query(query, &Scope::EMPTY)?;
+            finish(relation, state.into_inner())
+        })
+    }
+
+    /// What `bind` gives where each parameter has one type. One whose uses differ has the type that one of them gives it, the first if that will do: the
+    /// others are then uses of a value of that type. Errors with `42P08` where that is no way out.
+    fn deducing<T>(&self, bind: impl Fn(&Binder<'_>) -> Result<std::result::Result<T, Conflict>>) -> Result<T> {
+        fn rest<T>(
+            binder: &Binder<'_>,
+            bind: &dyn Fn(&Binder<'_>) -> Result<std::result::Result<T, Conflict>>,
+            conflict: Conflict,
+            left: usize,
+        ) -> Result<T> {
+            let place = conflict.number - 1;
+            let is_declared = binder.settings.parameter_types.get(place).is_some_and(Option::is_some);
+            if is_declared || left == 0 {
+                return Err(conflict.error());
+            }
+            for ty in &conflict.types {
+                let mut settings = binder.settings.clone();
+                if settings.parameter_types.len() <= place {
+                    settings.parameter_types.resize(place + 1, None);
+                }
+                settings.parameter_types[place] = Some(ty.clone());
+                let with_type = Binder { settings: &settings, ..*binder };
+                match bind(&with_type) {
+                    Ok(Ok(bound)) => return Ok(bound),
+                    Ok(Err(other)) => {
+                        if let Ok(bound) = rest(&with_type, bind, other, left - 1) {
+                            return Ok(bound);
+                        }
+                    }
+                    // It is no value of this type.
+                    Err(_) => {}
+                }
+            }
+            Err(conflict.error())
+        }
+        match bind(self)? {
+            Ok(bound) => Ok(bound),
+            Err(conflict) => rest(self, &bind, conflict, MOST_CONFLICTS),
+        }
     }
 
     /// Errors with `54001` if `view`, made or replaced, makes a chain of views that is too long to be read.
@@ -256,8 +302,23 @@ impl<'a> Binder<'a> {
     }
 }
 
-/// The types of the parameters in a plan, by number. Errors with `42P08` where uses of one differ.
-fn parameters_of(plan: &LogicalPlan) -> Result<BTreeMap<usize, SqlType>> {
+/// A parameter whose uses give it two types: of the one that comes first, and another.
+struct Conflict {
+    number: usize,
+    types: [SqlType; 2],
+}
+
+impl Conflict {
+    /// `42P08`
+    fn error(self) -> Error {
+        let code = SqlState::parse("42P08").unwrap_or(SqlState::DATATYPE_MISMATCH);
+        let [one, other] = self.types;
+        Error::new(code, format!("inconsistent types deduced for parameter ${}", self.number)).with_detail(format!("{one} versus {other}"))
+    }
+}
+
+/// The types of the parameters in a plan, by number.
+fn parameters_of(plan: &LogicalPlan) -> Result<std::result::Result<BTreeMap<usize, SqlType>, Conflict>> {
     let mut parameters: BTreeMap<usize, SqlType> = BTreeMap::new();
     let mut conflict = None;
     plan.apply_with_subqueries(|node| {
@@ -268,8 +329,8 @@ fn parameters_of(plan: &LogicalPlan) -> Result<BTreeMap<usize, SqlType>> {
                     && let Some(ty) = placeholder.field.as_ref().and_then(|field| SqlType::from_arrow(field.data_type()))
                 {
                     let known = parameters.entry(number).or_insert_with(|| ty.clone());
-                    if *known != ty {
-                        conflict = Some((number, known.to_string(), ty.to_string()));
+                    if *known != ty && conflict.is_none() {
+                        conflict = Some(Conflict { number, types: [known.clone(), ty] });
                     }
                 }
                 Ok(TreeNodeRecursion::Continue)
@@ -277,18 +338,11 @@ fn parameters_of(plan: &LogicalPlan) -> Result<BTreeMap<usize, SqlType>> {
         })
     })
     .map_err(bind_error)?;
-    match conflict {
-        None => Ok(parameters),
-        Some((number, one, other)) => {
-            let code = SqlState::parse("42P08").unwrap_or(SqlState::DATATYPE_MISMATCH);
-            Err(Error::new(code, format!("inconsistent types deduced for parameter ${number}"))
-                .with_detail(format!("{one} versus {other}")))
-        }
-    }
+    Ok(conflict.map_or(Ok(parameters), Err))
 }
 
 /// A relation as a query's result: unknown types become TEXT, and the plan is checked.
-fn finish(relation: Relation, state: State) -> Result<BoundQuery> {
+fn finish(relation: Relation, state: State) -> Result<std::result::Result<BoundQuery, Conflict>> {
     let relation = relation.with_known_types()?;
     let plan = analyze(relation.plan)?;
     let mut columns = Vec::with_capacity(relation.columns.len());
@@ -304,7 +358,7 @@ fn finish(relation: Relation, state: State) -> Result<BoundQuery> {
         columns.push(Column { name: column.name.clone(), ty, nullable, default: None });
     }
     let parameters = parameters_of(&plan)?;
-    Ok(BoundQuery { plan, columns, inputs: state.inputs, macros: state.macros, parameters })
+    Ok(parameters.map(|parameters| BoundQuery { plan, columns, inputs: state.inputs, macros: state.macros, parameters }))
 }
 
 /// DataFusion's analysis (types of subqueries, limits and window frames); a bound plan's expressions come out as they went in.

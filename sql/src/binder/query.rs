@@ -93,11 +93,11 @@ impl Session<'_> {
                     first = left;
                 }
                 let branches = std::iter::once(first).chain(rest.into_iter().rev());
-                self.union_all(branches.map(|branch| self.set_expr(branch, scope)).collect::<Result<_>>()?)
+                self.union_all(branches.map(|branch| Ok((branch, self.set_expr(branch, scope)?))).collect::<Result<_>>()?)
             }
             SetExpr::SetOperation { left, op, set_quantifier, right } => {
-                let left = self.set_expr(left, scope)?;
-                let right = self.set_expr(right, scope)?;
+                let left = (left.as_ref(), self.set_expr(left, scope)?);
+                let right = (right.as_ref(), self.set_expr(right, scope)?);
                 self.set_operation(left, *op, *set_quantifier, right)
             }
             SetExpr::Table(table) => {
@@ -112,29 +112,35 @@ impl Session<'_> {
     }
 
     /// `branch UNION ALL branch UNION ALL ...`
-    fn union_all(&self, branches: Vec<Relation>) -> Result<Relation> {
-        let Some(first) = branches.first() else { return Err(Error::internal("a union of nothing")) };
+    fn union_all(&self, branches: Vec<(&SetExpr, Relation)>) -> Result<Relation> {
+        let Some((_, first)) = branches.first() else { return Err(Error::internal("a union of nothing")) };
         let names: Vec<String> = first.columns.iter().map(|column| column.name.clone()).collect();
         let mut types: Vec<Type> = first.columns.iter().map(|column| column.ty.clone()).collect();
-        for branch in &branches[1..] {
-            types = matched_types("UNION", &types, branch)?;
+        for (body, branch) in &branches[1..] {
+            types = self.matched_types("UNION", &types, body, branch)?;
         }
         let unique = unique_names(names.iter().map(String::as_str));
         let inputs =
-            branches.into_iter().map(|branch| renamed(branch.with_types(&types)?, &unique).map(Arc::new)).collect::<Result<Vec<_>>>()?;
+            branches.into_iter().map(|branch| renamed(self.branch(branch, &types)?, &unique).map(Arc::new)).collect::<Result<Vec<_>>>()?;
         let plan = LogicalPlan::Union(Union::try_new(inputs).map_err(bind_error)?);
         let columns = outputs(&plan, names, types);
         Ok(Relation { plan, columns })
     }
 
-    fn set_operation(&self, left: Relation, op: SetOperator, quantifier: SetQuantifier, right: Relation) -> Result<Relation> {
+    fn set_operation(
+        &self,
+        left: (&SetExpr, Relation),
+        op: SetOperator,
+        quantifier: SetQuantifier,
+        right: (&SetExpr, Relation),
+    ) -> Result<Relation> {
         let what = match op {
             SetOperator::Union => "UNION",
             SetOperator::Intersect => "INTERSECT",
             SetOperator::Except | SetOperator::Minus => "EXCEPT",
         };
-        let left_types: Vec<Type> = left.columns.iter().map(|column| column.ty.clone()).collect();
-        let types = matched_types(what, &left_types, &right)?;
+        let left_types: Vec<Type> = left.1.columns.iter().map(|column| column.ty.clone()).collect();
+        let types = self.matched_types(what, &left_types, right.0, &right.1)?;
         let all = match quantifier {
             SetQuantifier::All => true,
             SetQuantifier::Distinct | SetQuantifier::None => false,
@@ -143,9 +149,9 @@ impl Session<'_> {
         if !all || op != SetOperator::Union {
             types.iter().try_for_each(|ty| super::nested::check_key(ty, what, None))?;
         }
-        let names: Vec<String> = left.columns.iter().map(|column| column.name.clone()).collect();
+        let names: Vec<String> = left.1.columns.iter().map(|column| column.name.clone()).collect();
         let unique = unique_names(names.iter().map(String::as_str));
-        let (mut left, mut right) = (left.with_types(&types)?, right.with_types(&types)?);
+        let (mut left, mut right) = (self.branch(left, &types)?, self.branch(right, &types)?);
         if op != SetOperator::Union {
             (left, right) = (left.with_one_zero()?, right.with_one_zero()?);
         }
@@ -163,6 +169,31 @@ impl Session<'_> {
         };
         let columns = outputs(&plan, names, types);
         Ok(Relation { plan, columns })
+    }
+
+    /// A branch with its columns as `types`.
+    fn branch(&self, (body, relation): (&SetExpr, Relation), types: &[Type]) -> Result<Relation> {
+        // Only a constant without a type can be none of the others' type.
+        let constant = relation.columns.iter().zip(types).position(|(column, ty)| column.ty == Type::Unknown && *ty != Type::Unknown);
+        self.at_column(relation.with_types(types), body, constant.unwrap_or(0))
+    }
+
+    /// The types that the columns of both sides of a set operation are given, `body` being the right one's.
+    fn matched_types(&self, what: &str, left: &[Type], body: &SetExpr, right: &Relation) -> Result<Vec<Type>> {
+        if left.len() != right.columns.len() {
+            let error = Error::new(SqlState::SYNTAX_ERROR, format!("each {what} query must have the same number of columns"));
+            return self.at_column(Err(error), body, 0);
+        }
+        let matched = left.iter().zip(&right.columns).enumerate().map(|(at, (left, right))| match common_type(left, &right.ty) {
+            // Two untyped columns are TEXT.
+            Some(Type::Unknown) => Ok(SqlType::Text.into()),
+            Some(ty) => Ok(ty),
+            None => {
+                let message = format!("{what} types {} and {} cannot be matched", left.name(), right.ty.name());
+                self.at_column(Err(Error::new(SqlState::DATATYPE_MISMATCH, message)), body, at)
+            }
+        });
+        matched.collect()
     }
 
     fn values(&self, values: &ast::Values, scope: &Scope<'_>) -> Result<Relation> {
@@ -203,6 +234,10 @@ impl Session<'_> {
             let Some(index) =
                 self.output_position(&key.expr, relation.columns.iter().map(|column| column.name.as_str()), "ORDER BY", |_, _| false)?
             else {
+                if let ast::Expr::Identifier(ident) = &key.expr {
+                    let error = Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{}\" does not exist", name_of(ident)));
+                    return Err(self.at(error, ident.span));
+                }
                 return Err(self.at(
                     Error::unsupported("invalid UNION/INTERSECT/EXCEPT ORDER BY clause")
                         .with_detail("Only result column names can be used, not expressions or functions.")
@@ -314,25 +349,6 @@ impl Session<'_> {
             _ => Ok(Some(bound.expr)),
         }
     }
-}
-
-/// The types in which columns of `left` and of `right` are one.
-fn matched_types(what: &str, left: &[Type], right: &Relation) -> Result<Vec<Type>> {
-    if left.len() != right.columns.len() {
-        return Err(Error::new(SqlState::SYNTAX_ERROR, format!("each {what} query must have the same number of columns")));
-    }
-    left.iter()
-        .zip(&right.columns)
-        .map(|(left, right)| match common_type(left, &right.ty) {
-            // Two untyped columns are TEXT.
-            Some(Type::Unknown) => Ok(SqlType::Text.into()),
-            Some(ty) => Ok(ty),
-            None => Err(Error::new(
-                SqlState::DATATYPE_MISMATCH,
-                format!("{what} types {} and {} cannot be matched", left.name(), right.ty.name()),
-            )),
-        })
-        .collect()
 }
 
 /// The columns of `plan` under `names`, with `types`.

@@ -144,6 +144,7 @@ pub(super) enum Clause {
     Filter,
     Window,
     Values,
+    Default,
     Limit,
 }
 
@@ -169,6 +170,7 @@ impl Clause {
             Clause::Filter => "FILTER",
             Clause::Window => "window definitions",
             Clause::Values => "VALUES",
+            Clause::Default => "DEFAULT expressions",
             Clause::Limit => "LIMIT",
         }
     }

@@ -52,7 +52,7 @@ impl Session<'_> {
         let mut items = self.select_items(select, &names)?;
         let mut group_by = self.group_by(&select.group_by, &items, &names)?;
         let having = match &select.having {
-            Some(condition) => Some(self.boolean(self.expr(condition, &names.in_clause(Clause::Having))?, "HAVING")?.expr),
+            Some(condition) => Some(self.boolean(self.expr(condition, &names.in_clause(Clause::Having))?, "HAVING")?),
             None => None,
         };
         let mut hidden: Vec<Bound> = Vec::new();
@@ -100,7 +100,7 @@ impl Session<'_> {
         }
 
         // Aggregates.
-        let mut having = having;
+        let (having_position, mut having) = having.map_or((None, None), |bound| (bound.position, Some(bound.expr)));
         let aggregates = {
             let exprs = items.iter().map(|item| &item.bound.expr).chain(hidden.iter().map(|bound| &bound.expr)).chain(having.iter());
             find_aggregate_exprs(exprs)
@@ -116,7 +116,7 @@ impl Session<'_> {
                 grouping.apply(bound)?;
             }
             if let Some(condition) = having.take() {
-                let mut bound = Bound { expr: condition, ty: Type::Sql(weir_catalog::SqlType::Boolean), position: None };
+                let mut bound = Bound { expr: condition, ty: Type::Sql(weir_catalog::SqlType::Boolean), position: having_position };
                 grouping.apply(&mut bound)?;
                 plan = filter(plan, bound.expr)?;
             }

@@ -95,7 +95,7 @@ pub(super) fn split(sql: &str) -> Result<Vec<(Source<'_>, Vec<TokenWithSpan>)>> 
 }
 
 /// The tokens of a script.
-fn tokenize(sql: &str) -> Result<Vec<TokenWithSpan>> {
+pub(super) fn tokenize(sql: &str) -> Result<Vec<TokenWithSpan>> {
     let dialect = WeirDialect::for_tokens(0);
     let mut tokens: Vec<TokenWithSpan> = Vec::new();
     let mut walk = Walk::new(sql);

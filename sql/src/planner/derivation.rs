@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
-use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::{Expr, ExprSchemable};
 use weir_catalog::object::is_secret_option;
 use weir_catalog::{Catalog, Derivation, DerivedColumn, Error, Object, Result};
@@ -178,7 +178,9 @@ fn derive(node: &Node, below: &[Texts], catalog: &Catalog) -> Result<Texts> {
                 let replaced = replaced.map_err(|e| Error::internal(format!("could not derive an expression: {e}")))?;
                 Ok(shorten(expression_text(&replaced.data)))
             };
-            let relation = match filter {
+            // One that lets all rows pass is none.
+            let is_true = |filter: &&Expr| matches!(filter, Expr::Literal(ScalarValue::Boolean(Some(true)), _));
+            let relation = match filter.as_ref().filter(|filter| !is_true(filter)) {
                 Some(filter) => shorten(format!("{} where {}", below.relation, text(filter)?)),
                 None => below.relation.clone(),
             };

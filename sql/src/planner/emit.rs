@@ -26,6 +26,7 @@ use weir_catalog::{Catalog, ChangelogMode, Error, JobKind, Object, ObjectId, Res
 use super::Target;
 use super::lower::{column_expr, is_cheap};
 use super::relation::{Call, Relation, RelationColumn, RelationId, Relations, arrow_schema, df_schema};
+use crate::binder::can_fail;
 use crate::graph::{AggregateCall, AggregateFunction, Distribution, Edge, Node, NodeId, NodeOp, StreamGraph};
 
 /// The graph whose result is the relation `root`.
@@ -89,6 +90,11 @@ fn required_columns(
                 for expr in own.iter().map(|&position| &projection[position]).chain(filter) {
                     names_read.extend(expr.column_refs().into_iter().map(|column| (*input, column.name.clone())));
                 }
+                // An expression that fails names the row on which it does by its key.
+                if own.iter().map(|&position| &projection[position]).chain(filter).any(can_fail) {
+                    let key = primary_key(relations.relation(*input), catalog);
+                    names_read.extend(key.iter().map(|&column| (*input, relations.columns(*input)[column].name.clone())));
+                }
             }
             Relation::Aggregate { input, group_columns, calls, .. } => {
                 own.extend(0..*group_columns);
@@ -124,6 +130,17 @@ fn required_columns(
         required.insert(id, own);
     }
     required
+}
+
+/// The columns of the primary key of a stored table; none of anything else.
+fn primary_key<'c>(relation: &Relation, catalog: &'c Catalog) -> &'c [usize] {
+    match relation {
+        Relation::Scan { object } => match catalog.get_id(*object).map(Arc::as_ref) {
+            Some(Object::StoredTable(table)) => table.primary_key.as_deref().unwrap_or_default(),
+            _ => &[],
+        },
+        _ => &[],
+    }
 }
 
 struct Emitter<'a> {

@@ -108,7 +108,22 @@ pub fn read(files: &FilesRef, folder: &Path) -> Result<Savepoint> {
         let half = [UNFINISHED, FILES].iter().any(|name| files.exists(&folder.join(name)));
         return Err(none_in(folder.display(), half));
     }
-    Savepoint::decode(folder.display(), &files.read(&path)?)
+    Savepoint::decode(path.display(), &files.read(&path)?)
+}
+
+/// Makes the savepoint in `from`, a folder of this data folder, once more in the new folder `into`, durably: its files get other names.
+pub fn copy(files: &FilesRef, from: &Path, into: &Path) -> Result<()> {
+    let _lock = make_locked(files, into)?;
+    let (own, unfinished) = (into.join(FILES), into.join(UNFINISHED));
+    files.remove_dir(&own)?;
+    files.write(&unfinished, &files.read(&from.join(METADATA))?)?;
+    files.create_dir(&own)?;
+    for name in files.list(&from.join(FILES))? {
+        files.hard_link(&from.join(FILES).join(&name), &own.join(&name))?;
+    }
+    files.sync_dir(&own)?;
+    files.rename(&unfinished, &into.join(METADATA))?;
+    files.sync_dir(into)
 }
 
 /// Removes the savepoint in `folder`, and the folder where nothing else is in it. Once the metadata is gone it is none any more. Errors with `55006` where

@@ -167,7 +167,7 @@ impl InObjects<'_> {
 
     pub(super) fn read(&self) -> Result<Savepoint> {
         match self.objects.get(&self.metadata_key())? {
-            Some(metadata) => Savepoint::decode(self.url, &metadata),
+            Some(metadata) => Savepoint::decode(self.objects.url(&self.metadata_key()), &metadata),
             None => Err(none_in(self.url, !self.files.names()?.is_empty())),
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use weir_catalog::{Error, Result, SqlState};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::{FILES, NewFile, OLDER_HINT, damaged, missing};
+use super::{DAMAGED_HINT, FILES, NewFile, damaged, missing};
 use crate::checkpoint::manifest::FileHandle;
 use crate::checkpoint::savepoint;
 use crate::seams::faults::{self, Fault};
@@ -151,7 +151,7 @@ impl ObjectFiles {
                 Ok(())
             })
             .map_err(|error| match self.of {
-                FilesOf::Checkpoint if error.code() == &SqlState::DATA_CORRUPTED => error.with_hint(OLDER_HINT),
+                FilesOf::Checkpoint if error.code() == &SqlState::DATA_CORRUPTED => error.with_hint(DAMAGED_HINT),
                 _ => error,
             })
     }

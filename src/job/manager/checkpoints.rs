@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weir_catalog::{Error, ObjectId, Result, SqlState};
 
-use super::{Event, Manager, RETRY_PAUSE, Saving, Wanted};
+use super::{Event, Manager, OfStopped, RETRY_PAUSE, Saving, Wanted};
 use crate::checkpoint::snapshot::{SnapshotCost, SubtaskSnapshot, store_part};
 use crate::checkpoint::{JobCheckpoint, OperatorCheckpoint, TablesCheckpoint};
 use crate::job::build::BuildContext;
@@ -497,9 +497,9 @@ impl Manager {
                     (Wanted::Saved { done, .. }, Some(error)) => {
                         let _ = done.send(Err(error));
                     }
-                    (Wanted::Saved { jobs, stop, done }, None) => {
+                    (Wanted::Saved { jobs, stop, of_stopped, done }, None) => {
                         // At once: the next checkpoint may begin with the next barrier.
-                        let _ = done.send(Ok(self.save(&jobs, stop)));
+                        let _ = done.send(Ok(self.save(&jobs, stop, of_stopped)));
                     }
                 }
             }
@@ -507,14 +507,14 @@ impl Manager {
     }
 
     /// Pins the checkpoints of `jobs`, which have ended just now, and with `stop` stops all of them, or none.
-    fn save(&mut self, jobs: &[ObjectId], stop: bool) -> Saving {
+    fn save(&mut self, jobs: &[ObjectId], stop: bool, of_stopped: OfStopped) -> Saving {
         let mut all = Vec::with_capacity(jobs.len());
         for id in jobs {
-            let pinned = match self.pin(*id) {
+            let pinned = match self.pin(*id, of_stopped) {
                 Ok(pinned) => pinned,
                 Err(error) => return Saving::Without(*id, error),
             };
-            if !pinned.is_of_one_moment() || (stop && !self.can_stop_at(&pinned)) {
+            if !(pinned.is_left || pinned.is_of_one_moment()) || (stop && !self.can_stop_at(&pinned)) {
                 return Saving::Apart;
             }
             all.push(pinned);

@@ -195,6 +195,11 @@ impl Manager {
     pub(super) fn resume(&mut self, id: ObjectId, done: oneshot::Sender<Result<()>>) {
         let result = match self.jobs.get(&id) {
             None => Err(super::not_running()),
+            Some(job) if job.held => Err(Error::new(
+                weir_catalog::SqlState::OBJECT_IN_USE,
+                format!("job \"{}\" is about to be replaced, or to end", job.job.name),
+            )
+            .with_hint("Try again when that is done.")),
             Some(job) if job.state != JobState::Failed => Err(Error::new(
                 weir_catalog::SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!("job \"{}\" is not stopped", job.job.name),

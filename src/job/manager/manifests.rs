@@ -6,13 +6,13 @@
 //!   wait for that.
 //! - A file, and a commit of the log, is removed only when no durable manifest that is kept needs it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use weir_catalog::{Error, ObjectId, Result, SqlState};
 
 use super::checkpoints::Completed;
 use super::jobs::RunningJob;
-use super::{Event, Hold, Manager, PinnedCheckpoint, RETRY_PAUSE};
+use super::{Event, Hold, Manager, OfStopped, PinnedCheckpoint, RETRY_PAUSE};
 use crate::checkpoint::{JobCheckpoint, Manifest, Pin};
 use crate::job::savepoints::remove_origin;
 use crate::job::status::{JobState, RetainedCheckpoint};
@@ -174,25 +174,38 @@ impl Manager {
     }
 
     /// The newest durable checkpoint of `id` and of what it reads. Errors with `55000` where there is none.
-    pub(super) fn pin(&self, id: ObjectId) -> Result<PinnedCheckpoint> {
+    pub(super) fn pin(&self, id: ObjectId, of_stopped: OfStopped) -> Result<PinnedCheckpoint> {
         let job = self.jobs.get(&id).ok_or_else(super::not_running)?;
         let none = |why: &str| {
             Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, format!("job \"{}\" has no checkpoint", job.job.name))
                 .with_detail(why.to_string())
                 .with_hint("Try again when it runs: SHOW JOBS tells its state.")
         };
-        if job.state == JobState::Failed {
-            return Err(Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, format!("job \"{}\" is stopped", job.job.name))
-                .with_hint(format!("Remove the cause, then ALTER JOB {} RESUME.", job.job.name)));
+        let is_left = job.state == JobState::Failed;
+        if is_left {
+            self.check_left(job, of_stopped)?;
         }
         // A view that was rebuilt has left the present manifest before the durable one.
         let manifest = self.retained.back().filter(|_| self.manifest.jobs.contains_key(&id));
-        let manifest = manifest.ok_or_else(|| none("It has not been checkpointed since it began."))?;
-        let checkpoint = manifest.jobs.get(&id).ok_or_else(|| none("It has not been checkpointed since it began."))?;
+        let Some((manifest, checkpoint)) = manifest.and_then(|manifest| Some((manifest, manifest.jobs.get(&id)?))) else {
+            if is_left {
+                return self.pin_nothing(job, of_stopped);
+            }
+            return Err(none("It has not been checkpointed since it began."));
+        };
         let mut inputs = Vec::new();
         for input in &job.upstream {
-            let of_input = manifest.jobs.get(input).filter(|other| other.barrier == checkpoint.barrier);
-            inputs.push((*input, of_input.cloned().ok_or_else(|| none("A view that it reads was not checkpointed with it."))?));
+            let kept = checkpoint.inputs.get(input).filter(|_| is_left);
+            let of_input = match (kept, self.jobs.get(input)) {
+                // What was kept for it when it was stopped: the view has gone on.
+                (Some(rows), Some(view)) => Some(JobCheckpoint {
+                    operators: BTreeMap::from([(format!("{}/rows", view.job.name), rows.clone())]),
+                    inputs: BTreeMap::new(),
+                    ..checkpoint.clone()
+                }),
+                _ => manifest.jobs.get(input).filter(|other| other.barrier == checkpoint.barrier).cloned(),
+            };
+            inputs.push((*input, of_input.ok_or_else(|| none("A view that it reads was not checkpointed with it."))?));
         }
         let parts = inputs.iter().map(|(_, checkpoint)| checkpoint).chain([checkpoint]).flat_map(|job| job.operators.values());
         let files = parts.flat_map(|operator| operator.parts.iter().flat_map(|part| &part.files).chain(&operator.closed_splits));
@@ -203,9 +216,58 @@ impl Manager {
             checkpoint: checkpoint.clone(),
             inputs,
             tables: manifest.tables.clone(),
+            is_left,
             pin,
+            tables_pin: None,
             hold: None,
         })
+    }
+
+    /// Errors with `55000` where nothing is to be had of `job`, which was stopped by an error.
+    fn check_left(&self, job: &RunningJob, of_stopped: OfStopped) -> Result<()> {
+        let name = &job.job.name;
+        let stopped = |hint: String| {
+            let error = Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, format!("job \"{name}\" is stopped"));
+            let error = job
+                .last_error
+                .as_ref()
+                .map_or(error.clone(), |last| error.with_detail(format!("{} {}", last.code().as_str(), last.message())));
+            Err(error.with_hint(hint))
+        };
+        if job.lost || job.graph.nodes.is_empty() {
+            let hint = job.last_error.as_ref().and_then(Error::hint).map(str::to_string);
+            return stopped(hint.unwrap_or_else(|| format!("Remove the cause, then ALTER JOB {name} RESUME.")));
+        }
+        if of_stopped == OfStopped::Nothing {
+            return stopped(format!(
+                "Remove the cause, then ALTER JOB {name} RESUME; or give it a query that bears what it meets with ALTER ... AS; or end it with ALTER JOB {name} STOP WITH SAVEPOINT."
+            ));
+        }
+        Ok(())
+    }
+
+    /// What `job`, which was stopped by an error and has no checkpoint, has left: nothing, from which it is built anew.
+    fn pin_nothing(&self, job: &RunningJob, of_stopped: OfStopped) -> Result<PinnedCheckpoint> {
+        let name = &job.job.name;
+        // One that has never had a checkpoint begins again with the savepoint that it began with.
+        let has_none = self.keeps_its_place(job.job.id) && job.job.origin.is_none();
+        if of_stopped != OfStopped::WhatItKeeps || has_none {
+            let error = Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, format!("job \"{name}\" is stopped, and has no checkpoint"));
+            return Err(error.with_hint(format!(
+                "What it computed comes again from what it reads: ALTER JOB {name} RESUME builds it anew, and so does ALTER ... AS with another query."
+            )));
+        }
+        let checkpoint = JobCheckpoint {
+            barrier: 0,
+            commit: self.context.log.end(),
+            time_us: self.context.clock.now_us(),
+            operators: BTreeMap::new(),
+            finished: false,
+            inputs: BTreeMap::new(),
+        };
+        let (job, graph) = (job.job.clone(), job.graph.clone());
+        let pin = self.context.build.store.pin(std::iter::empty());
+        Ok(PinnedCheckpoint { job, graph, checkpoint, inputs: Vec::new(), tables: None, is_left: true, pin, tables_pin: None, hold: None })
     }
 
     /// The checkpoints that can be gone back to, oldest first.
@@ -249,7 +311,11 @@ impl Manager {
         let checkpoint = found.cloned().ok_or_else(|| {
             let name = self.jobs.get(&id).map_or("", |job| job.job.name.as_str());
             let there: Vec<String> = self.retained_of(id).iter().map(ToString::to_string).collect();
-            let detail = if there.is_empty() { "There is none of it.".to_string() } else { format!("There are: {}.", there.join(", ")) };
+            let mut detail =
+                if there.is_empty() { "There is none of it.".to_string() } else { format!("There are: {}.", there.join(", ")) };
+            if self.retained_manifest(barrier).is_some() {
+                detail.push_str(" It was made later than that, or given another query since (ALTER).");
+            }
             Error::new(SqlState::UNDEFINED_OBJECT, format!("there is no checkpoint {barrier} of job \"{name}\"")).with_detail(detail)
         })?;
         let operators = checkpoint.operators.values();
@@ -261,15 +327,19 @@ impl Manager {
     /// Whether the job that `pinned` is of can be stopped there: nothing newer is under way, and its sink has committed.
     pub(super) fn can_stop_at(&self, pinned: &PinnedCheckpoint) -> bool {
         let (id, barrier) = (pinned.job.id, pinned.checkpoint.barrier);
-        let newest = self.manifest.jobs.get(&id).is_some_and(|checkpoint| checkpoint.barrier == barrier);
+        let newest = match self.manifest.jobs.get(&id) {
+            Some(checkpoint) => checkpoint.barrier == barrier,
+            None => pinned.is_nothing(),
+        };
         let committed = pinned.checkpoint.commits().next().is_none() || self.context.build.committer.through(id) >= barrier;
-        let stands =
-            |job: &RunningJob| job.checkpointing.is_none() && !job.held && matches!(job.state, JobState::Running | JobState::Finished);
+        let stands = |job: &RunningJob| {
+            job.checkpointing.is_none() && !job.held && matches!(job.state, JobState::Running | JobState::Finished | JobState::Failed)
+        };
         newest && committed && self.jobs.get(&id).is_some_and(stands)
     }
 
-    /// Ends the subtasks of the job that `pinned` is of at once: nothing that it does after that checkpoint is shown or written. A job that has finished stays
-    /// where it is.
+    /// Ends the subtasks of the job that `pinned` is of at once: nothing that it does after that checkpoint is shown or written. A job that has finished, or was
+    /// stopped by an error, stays where it is.
     pub(super) fn stop_at(&mut self, pinned: &mut PinnedCheckpoint) {
         let id = pinned.job.id;
         let Some(job) = self.jobs.get_mut(&id) else { return };

@@ -70,7 +70,10 @@ impl Manager {
             let fits = fits || checkpoint.is_some_and(|own| self.can_catch_up(member, own));
             if !fits && self.keeps_its_place(member) {
                 return Err(not_now(format!("job \"{name}\" can't go back to checkpoint {barrier}"))
-                    .with_detail("It was made later, and what it has read or written can't be read or written again.")
+                    .with_detail(match checkpoint {
+                        Some(_) => "The views that it reads are not in that checkpoint: it was given another query since, or they were; and what it has read or written can't be read or written again.",
+                        None => "It was made later, or given another query since, and what it has read or written can't be read or written again.",
+                    })
                     .with_hint(format!("Drop \"{name}\" first, or go back to a later checkpoint.")));
             }
             checkpoints.push((member, checkpoint.filter(|_| fits).cloned()));

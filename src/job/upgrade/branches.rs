@@ -163,7 +163,15 @@ impl Planner<'_> {
             if is_new {
                 added.insert(provider);
             } else if self.gives_all(provider) {
-                return Err("a branch more reads what another one has read, whose rows do not come again".into());
+                let read = match &source.op {
+                    NodeOp::TableScan { table: id, .. } | NodeOp::ViewScan { view: id, .. } | NodeOp::ConnectorScan { table: id, .. } => {
+                        self.catalog.get_id(*id).map_or_else(String::new, |object| format!("\"{}\"", object.name()))
+                    }
+                    _ => "what another one has read".into(),
+                };
+                return Err(format!(
+                    "a branch more reads {read} from its beginning, and what is kept of a stream that does not come again only what has changed of it"
+                ));
             } else {
                 notes.push("a branch more has its rows from now on".to_string());
             }

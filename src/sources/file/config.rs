@@ -90,12 +90,6 @@ impl FileConfig {
         FileConfig::read(OptionReader::new("file", options)?)
     }
 
-    /// Whether both are of the same rows: of the same files, read in the same way. How new ones are looked for, and what becomes of bad records, does not count.
-    pub fn is_of_same_rows(&self, other: &FileConfig) -> bool {
-        let format = |config: &FileConfig| FormatOptions { ignore_parse_errors: false, ..config.format.clone() };
-        self.path == other.path && format(self) == format(other)
-    }
-
     /// As [`FileConfig::parse`], of a sink that is no table: `22023` for options about reading too.
     pub fn parse_sink(options: &BTreeMap<String, String>) -> Result<FileConfig> {
         FileConfig::read(OptionReader::for_sink("file", options)?)

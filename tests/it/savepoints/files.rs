@@ -163,7 +163,7 @@ async fn a_sink_that_was_done_writes_what_came_since_once() {
     }
 }
 
-/// A table that reads other files, or reads them in another way, is of other rows: nothing of its state is used.
+/// A table with other options, which reads other files or reads them in another way, is of other rows: nothing of its state is used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn state_over_other_files_is_not_used() {
     let data = tempfile::tempdir().expect("a folder");
@@ -183,7 +183,7 @@ async fn state_over_other_files_is_not_used() {
         format!("DROP TABLE f; CREATE TABLE f (k BIGINT, v BIGINT) WITH (connector = 'file', path = '{place}', format = 'csv'{more})")
     };
     for (folder, more, expected) in
-        [("b", "", "rebuilt"), ("a", ", quote = ''", "rebuilt"), ("a", ", bad_records = 'skip'", "reused"), ("a", "", "reused")]
+        [("b", "", "rebuilt"), ("a", ", quote = ''", "rebuilt"), ("a", ", bad_records = 'skip'", "rebuilt"), ("a", "", "reused")]
     {
         session.must(&table(&place(folder), more)).await;
         let create = format!("CREATE MATERIALIZED VIEW {view} FROM SAVEPOINT sp AS {query}");
