@@ -71,11 +71,10 @@ impl LeftTables {
 
 /// Makes the rows in `backend` what they were before `changes`.
 fn take_back(changes: &NetChanges, backend: &mut dyn StateBackend) -> Result<()> {
-    let (mut writes, mut count) = (Writes::new(), 0);
+    let mut writes = Writes::new();
     changes.each_former(&mut |key, former| {
         writes.push(key, former)?;
-        count += 1;
-        if count % WRITE_ROWS == 0 {
+        if writes.len() >= WRITE_ROWS {
             backend.write(&std::mem::take(&mut writes))?;
         }
         Ok(())

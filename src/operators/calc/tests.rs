@@ -84,7 +84,7 @@ fn the_first_row_that_fails_is_named() {
     assert_eq!(error.message(), "division by zero");
     let context = error.context().unwrap();
     assert_eq!(context, "column \"c1\": 1 / v");
-    assert!(error.detail().is_some_and(|detail| detail == "The row is (v=0, id=8)."), "{error}");
+    assert!(error.detail().is_some_and(|detail| detail == "The row is (v=0, id=8, name=b)."), "{error}");
 
     let mut calc = self::calc(Some((lit(10) / col("v")).gt(lit(3))), vec![col("id")], &[DataType::Int64]);
     let error = run(&mut calc, batch(&rows)).unwrap_err();
@@ -178,7 +178,7 @@ fn what_fails_is_named_as_it_was_written_also_where_it_is_shared() {
     let error = run(&mut calc, batch(&rows)).unwrap_err();
     assert_eq!(*error.code(), SqlState::DIVISION_BY_ZERO);
     assert_eq!(error.context(), Some("column \"c1\": 12 / v + 1"));
-    assert_eq!(error.detail(), Some("The row is (v=0, id=2)."));
+    assert_eq!(error.detail(), Some("The row is (v=0, id=2, name=c)."));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn results_have_the_types_of_the_schema() {
     let mut calc = self::calc(None, vec![col("name")], &[DataType::Int64]);
     let error = run(&mut calc, batch(&[(1, Some(2), "12", I), (1, Some(2), "x", I)])).unwrap_err();
     assert_eq!(*error.code(), SqlState::INVALID_TEXT_REPRESENTATION);
-    assert!(error.detail().is_some_and(|detail| detail.ends_with("The row is (name=x).")), "{error}");
+    assert!(error.detail().is_some_and(|detail| detail.ends_with("The row is (name=x, id=1, v=2).")), "{error}");
 
     let mut calc = self::calc(None, vec![col("id")], &[DataType::Int32]);
     let error = run(&mut calc, batch(&[(3_000_000_000, None, "", I)])).unwrap_err();

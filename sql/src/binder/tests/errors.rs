@@ -69,7 +69,17 @@ fn parameters_take_the_type_that_their_place_asks_for() {
     let bound = bind("SELECT i + $1, $2::text, $3 FROM t WHERE ts > $4 AND n = $5 LIMIT $6").unwrap();
     let types: Vec<String> = bound.parameters.iter().map(|(number, ty)| format!("{number} {ty}")).collect();
     assert_eq!(types, ["1 integer", "2 text", "3 text", "4 timestamp without time zone", "5 numeric(38,10)", "6 bigint"]);
-    assert_eq!(bind("SELECT $1 + 1, $1 || 'a'::text").unwrap_err().code().as_str(), "42P08");
+    // Where uses differ, the type is one that all of them take, the first's if that will do.
+    for (sql, expected) in [
+        ("SELECT $1 + 1, $1 || 'a'::text", "1 integer"),
+        ("SELECT i FROM t WHERE i = $1 OR $1 IS NULL", "1 integer"),
+        ("SELECT i FROM t WHERE $1 IS NULL OR i = $1", "1 integer"),
+        ("SELECT $1 BETWEEN 1 AND 2.5", "1 integer"),
+    ] {
+        let types: Vec<String> = bind(sql).unwrap().parameters.iter().map(|(number, ty)| format!("{number} {ty}")).collect();
+        assert_eq!(types, [expected], "{sql}");
+    }
+    assert_eq!(bind("SELECT $1 + 1, $1 LIKE 'a'").unwrap_err().code().as_str(), "42P08");
     let (catalog, settings) = (catalog(), BinderSettings { parameter_types: vec![Some(SqlType::BigInt)], ..settings() });
     let query = crate::parser::parse_query("SELECT $1").unwrap();
     let bound = Binder::new(&catalog, &settings).bind_query(&query).unwrap();
