@@ -145,10 +145,12 @@ impl<'a> Tokens<'a> {
                 Token::LParen => depth += 1,
                 Token::RParen => depth -= 1,
                 // A sign has no operand before it.
-                _ if start > left && words.iter().any(|word| self.is(at, word)) && self.ends_operand(at - 1) => {
-                    if depth <= least || found.is_none() {
-                        (found, least) = (Some(at), depth);
-                    }
+                _ if start > left
+                    && (depth <= least || found.is_none())
+                    && words.iter().any(|word| self.is(at, word))
+                    && self.ends_operand(at - 1) =>
+                {
+                    (found, least) = (Some(at), depth);
                 }
                 _ => {}
             }
@@ -192,8 +194,9 @@ impl<'a> Tokens<'a> {
 
     /// The `n`-th `::`, from 0, behind what begins at `from`.
     pub fn cast(&self, from: Location, n: usize) -> Option<usize> {
-        let casts = (0..self.tokens.len()).filter(|at| self.tokens[*at].span.start >= from && self.tokens[*at].token == Token::DoubleColon);
-        self.place(casts.skip(n).next()?)
+        let mut casts =
+            (0..self.tokens.len()).filter(|at| self.tokens[*at].span.start >= from && self.tokens[*at].token == Token::DoubleColon);
+        self.place(casts.nth(n)?)
     }
 }
 
