@@ -12,6 +12,7 @@
 mod aggregate;
 mod batch;
 mod call;
+mod chain;
 mod decorrelate;
 mod error;
 mod expr;
@@ -26,6 +27,8 @@ mod plain;
 mod query;
 mod scope;
 mod select;
+mod semi;
+mod series;
 mod signature;
 mod subquery;
 mod table_call;
@@ -55,10 +58,11 @@ pub use batch::optimize_batch;
 pub use error::bind_error;
 pub use from::nested_too_deeply;
 pub(crate) use guard::can_fail;
-pub use insert::BoundInsert;
+pub use insert::{BoundInsert, Changed};
 pub(crate) use multiset::SIDE_PREFIX;
 use scope::{Relation, Scope};
 pub use select::{DISTINCT_ON_PREFIX, UID_ALIAS_PREFIX};
+pub use series::{Series, SeriesSource, series_values};
 pub use table_call::{TableCall, table_calls};
 use types::{Bound, Type};
 
@@ -257,7 +261,7 @@ impl<'a> Binder<'a> {
 }
 
 /// The types of the parameters in a plan, by number. Errors with `42P08` where uses of one differ.
-fn parameters_of(plan: &LogicalPlan) -> Result<BTreeMap<usize, SqlType>> {
+pub fn parameters_of(plan: &LogicalPlan) -> Result<BTreeMap<usize, SqlType>> {
     let mut parameters: BTreeMap<usize, SqlType> = BTreeMap::new();
     let mut conflict = None;
     plan.apply_with_subqueries(|node| {
