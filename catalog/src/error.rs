@@ -159,6 +159,12 @@ impl Error {
         self
     }
 
+    /// Without a place, which it has in another text than the one at hand.
+    pub fn without_position(mut self) -> Error {
+        self.0.position = None;
+        self
+    }
+
     /// Where in the statement: the number of the character, the first being 1.
     pub fn with_position(mut self, position: usize) -> Error {
         self.0.position = Some(position);

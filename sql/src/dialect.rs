@@ -143,6 +143,15 @@ impl Dialect for WeirDialect {
                 parser.advance_token();
                 return Some(trim(parser));
             }
+            // `(VALUES ...)`: in an expression `sqlparser` knows a subquery by SELECT or WITH alone.
+            Token::Word(word)
+                if word.keyword == Keyword::VALUES
+                    && word.quote_style.is_none()
+                    && parser.peek_nth_token_ref(1).token == Token::LParen
+                    && parser.get_current_token().token == Token::LParen =>
+            {
+                return Some(parser.parse_query().map(Expr::Subquery));
+            }
             // `INTERVAL INTERVAL ...` would recurse without passing the parser's depth counter, and is no expression.
             Token::Word(word) if word.keyword == Keyword::INTERVAL => {
                 return match &parser.peek_nth_token_ref(1).token {

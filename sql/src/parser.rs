@@ -48,8 +48,8 @@ pub use script::position;
 pub(crate) use types::parse_type;
 pub use types::sql_type;
 
-/// How deep `sqlparser` may recurse; a level of parentheses takes up to three of these.
-const RECURSION_LIMIT: usize = 300;
+/// How deep `sqlparser` may recurse; a level of parentheses takes up to three of these. What nests too deep is refused before; here the stack grows with it.
+const RECURSION_LIMIT: usize = 3_300;
 
 /// The statements of a script, in order; empty ones are left out. Spans in the syntax trees count from each statement's first character
 /// (see [`position`]); positions of errors count from the script's.
@@ -84,9 +84,10 @@ fn with_cursor<T>(source: &Source, tokens: Vec<TokenWithSpan>, read: impl FnOnce
     let mut tokens = script::expand_table_queries(tokens);
     script::separate_sink_options(&mut tokens);
     script::place_checkpoints(&mut tokens);
+    let inserts_with = script::inserts_with(&tokens);
     let dialect = WeirDialect::for_tokens(tokens.len());
     let parser = Parser::new(&dialect).with_recursion_limit(RECURSION_LIMIT).with_tokens_with_locations(tokens);
-    let mut cursor = Cursor { parser, source };
+    let mut cursor = Cursor { parser, source, inserts_with };
     let value = read(&mut cursor)?;
     cursor.end()?;
     Ok(value)
@@ -197,6 +198,70 @@ const RESERVED: &[&str] = &[
     "with",
 ];
 
+/// Words that PostgreSQL takes for no function or type unless they are quoted.
+const NO_FUNCTIONS: &[&str] = &[
+    "between",
+    "bigint",
+    "bit",
+    "boolean",
+    "char",
+    "character",
+    "coalesce",
+    "dec",
+    "decimal",
+    "exists",
+    "extract",
+    "float",
+    "greatest",
+    "grouping",
+    "inout",
+    "int",
+    "integer",
+    "interval",
+    "least",
+    "national",
+    "nchar",
+    "none",
+    "normalize",
+    "nullif",
+    "numeric",
+    "out",
+    "overlay",
+    "position",
+    "precision",
+    "real",
+    "row",
+    "setof",
+    "smallint",
+    "substring",
+    "time",
+    "timestamp",
+    "treat",
+    "trim",
+    "values",
+    "varchar",
+    "xmlattributes",
+    "xmlconcat",
+    "xmlelement",
+    "xmlexists",
+    "xmlforest",
+    "xmlnamespaces",
+    "xmlparse",
+    "xmlpi",
+    "xmlroot",
+    "xmlserialize",
+    "xmltable",
+];
+
+/// A name as PostgreSQL's quote_ident writes it.
+pub(crate) fn quoted_name(name: &str) -> String {
+    let is_plain = name.starts_with(|first: char| first.is_ascii_lowercase() || first == '_')
+        && name.chars().all(|ch| ch.is_ascii_lowercase() || ch.is_ascii_digit() || ch == '_')
+        && !RESERVED.contains(&name)
+        && !NO_FUNCTIONS.contains(&name);
+    if is_plain { name.to_string() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
 /// Statements that PostgreSQL or Flink have and weir has not.
 const UNSUPPORTED_STATEMENTS: &[&str] = &[
     "ADD",
@@ -208,7 +273,6 @@ const UNSUPPORTED_STATEMENTS: &[&str] = &[
     "COPY",
     "DECLARE",
     "DO",
-    "EXECUTE",
     "FETCH",
     "GRANT",
     "IMPORT",
@@ -218,7 +282,6 @@ const UNSUPPORTED_STATEMENTS: &[&str] = &[
     "MERGE",
     "MOVE",
     "NOTIFY",
-    "PREPARE",
     "REASSIGN",
     "REFRESH",
     "REINDEX",
@@ -229,7 +292,6 @@ const UNSUPPORTED_STATEMENTS: &[&str] = &[
     "SECURITY",
     "STOP",
     "SUBSCRIBE",
-    "TRUNCATE",
     "UNLISTEN",
     "UNLOAD",
     "USE",
@@ -240,6 +302,8 @@ const UNSUPPORTED_STATEMENTS: &[&str] = &[
 struct Cursor<'a> {
     parser: Parser<'a>,
     source: &'a Source<'a>,
+    /// Whether the statement begins with WITH, and what that belongs to is an INSERT.
+    inserts_with: bool,
 }
 
 impl Cursor<'_> {
@@ -251,6 +315,9 @@ impl Cursor<'_> {
     }
 
     fn statement(&mut self) -> Result<Statement> {
+        if self.inserts_with && self.peek_is(0, "WITH") {
+            return self.insert_with();
+        }
         if self.at_query() {
             return Ok(Statement::Query(self.query()?.0));
         }
@@ -262,6 +329,9 @@ impl Cursor<'_> {
             "INSERT" => self.insert(),
             "UPDATE" => self.update(),
             "DELETE" => self.delete(),
+            "TRUNCATE" => self.truncate(),
+            "PREPARE" => self.prepare(),
+            "EXECUTE" => self.execute(),
             "DROP" => self.drop_objects(),
             "ALTER" => self.alter(),
             "BEGIN" | "START" | "COMMIT" | "END" | "ROLLBACK" | "ABORT" => self.transaction(),

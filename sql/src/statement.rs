@@ -74,13 +74,34 @@ pub enum Statement {
         table: String,
         assignments: Vec<(String, Assignment)>,
         alias: Option<String>,
+        /// What FROM names besides the table.
+        from: Vec<ast::TableWithJoins>,
         selection: Option<Box<ast::Expr>>,
     },
     Delete {
         table: String,
         alias: Option<String>,
+        /// What USING names besides the table.
+        using: Vec<ast::TableWithJoins>,
         selection: Option<Box<ast::Expr>>,
     },
+    /// `TRUNCATE [TABLE] name, ...`.
+    Truncate {
+        tables: Vec<String>,
+    },
+    /// `PREPARE name [(types)] AS statement`.
+    Prepare {
+        name: String,
+        types: Vec<weir_catalog::SqlType>,
+        statement: Box<Parsed>,
+    },
+    /// `EXECUTE name [(values)]`.
+    Execute {
+        name: String,
+        arguments: Vec<ast::Expr>,
+    },
+    /// `DEALLOCATE [PREPARE] name`; `None` for ALL.
+    Deallocate(Option<String>),
     /// `DROP TABLE | VIEW | MATERIALIZED VIEW | SINK | SOURCE | JOB`.
     Drop {
         kind: DropKind,
@@ -146,7 +167,7 @@ pub enum Statement {
         uids: Vec<(String, String)>,
         allow_non_restored_state: bool,
     },
-    /// Statements that drivers send and that change nothing here, e.g. `DISCARD ALL`, `DEALLOCATE`.
+    /// Statements that drivers send and that change nothing here, e.g. `DISCARD PLANS`.
     NoOp(&'static str),
 }
 

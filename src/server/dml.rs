@@ -6,7 +6,9 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use datafusion::common::Column as ColumnName;
 use datafusion::datasource::DefaultTableSource;
-use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
+use datafusion::functions_window::row_number::row_number_udwf;
+use datafusion::logical_expr::expr::WindowFunction;
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, WindowFunctionDefinition, lit};
 use futures::StreamExt;
 use weir_catalog::{Catalog, ConnectorTable, Error, Object, Result, SqlState, SqlType, StoredTable};
 use weir_sql::binder::{Binder, bind_error};
@@ -32,6 +34,8 @@ enum BoundDml {
     Change {
         table: StoredTable,
         alias: Option<String>,
+        /// What FROM or USING gives.
+        beside: Option<LogicalPlan>,
         selection: Option<Expr>,
         values: Option<Vec<Expr>>,
     },
@@ -54,6 +58,9 @@ enum Applied {
 impl Session {
     /// Runs an INSERT, UPDATE or DELETE: at once, or as a part of the block that it stands in.
     pub(super) async fn dml(&mut self, parsed: &Parsed, arguments: &Arguments) -> Result<Reply> {
+        if let Statement::Truncate { tables } = &parsed.statement {
+            return self.truncate(tables).await;
+        }
         for attempt in 1.. {
             let catalog = self.catalog();
             if let Statement::Insert { table, .. } = &parsed.statement
@@ -75,6 +82,47 @@ impl Session {
             }
         }
         Err(Error::internal("a statement was tried without end"))
+    }
+
+    /// Deletes all rows of `tables`: of all or, where that fails, of none.
+    async fn truncate(&mut self, tables: &[String]) -> Result<Reply> {
+        const TAG: &str = "TRUNCATE TABLE";
+        let catalog = self.catalog();
+        let tables = tables.iter().map(|name| named_table(&catalog, name)).collect::<Result<Vec<_>>>()?;
+        if let Some(mut block) = self.block.take() {
+            self.block_is_out = true;
+            let emptied = self.empty(&mut block.transaction, &tables).await;
+            self.block = Some(block);
+            self.block_is_out = false;
+            return emptied.map(|()| Reply::Command(TAG.into()));
+        }
+        // In one order, whatever order they are named in: nobody waits for one while holding another that is waited for.
+        let mut ids: Vec<_> = tables.iter().map(|table| table.id).collect();
+        ids.sort_unstable();
+        let mut statements = Vec::with_capacity(ids.len());
+        for id in ids {
+            statements.push(self.engine.tables().lock(id).await);
+        }
+        for attempt in 0.. {
+            let mut transaction = self.engine.tables().begin()?;
+            self.empty(&mut transaction, &tables).await?;
+            match self.commit(transaction, Vec::new()).await {
+                Ok(_) => break,
+                Err(error) if *error.code() == SqlState::SERIALIZATION_FAILURE && attempt < 10 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Reply::Command(TAG.into()))
+    }
+
+    async fn empty(&self, transaction: &mut Transaction, tables: &[StoredTable]) -> Result<()> {
+        for table in tables {
+            let all = BoundDml::Change { alias: None, beside: None, selection: None, values: None, table: table.clone() };
+            if let Applied::Gone(error) = self.apply(transaction, all, &Arguments::default()).await? {
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     async fn try_dml(&mut self, catalog: &Arc<Catalog>, parsed: &Parsed, arguments: &Arguments) -> Result<Applied> {
@@ -130,8 +178,11 @@ impl Session {
         }
         match self.bind_dml(catalog, parsed, types)? {
             BoundDml::Insert { parameters, .. } => parameter_list(&parameters),
-            BoundDml::Change { selection, values, .. } => {
-                let mut parameters = BTreeMap::new();
+            BoundDml::Change { beside, selection, values, .. } => {
+                let mut parameters = match &beside {
+                    Some(beside) => weir_sql::binder::parameters_of(beside)?,
+                    None => BTreeMap::new(),
+                };
                 for expr in selection.iter().chain(values.iter().flatten()) {
                     parameters_of(expr, &mut parameters)?;
                 }
@@ -166,9 +217,10 @@ impl Session {
                 let bound = binder.bind_insert(&table.name, &table.columns, &[], None)?;
                 Ok(BoundDml::Insert { plan: bound.plan, parameters: bound.parameters, table })
             }
-            Statement::Update { table, assignments, alias, selection } => {
+            Statement::Update { table, assignments, alias, from, selection } => {
                 let table = stored_table(catalog, table, parsed)?;
                 let relation = alias.as_deref().unwrap_or(&table.name);
+                let changed = binder.bind_changed(relation, &table.columns, from)?;
                 let mut values: Vec<Expr> =
                     table.columns.iter().map(|column| Expr::Column(ColumnName::new(Some(relation), &column.name))).collect();
                 let mut assigned = Vec::new();
@@ -184,24 +236,28 @@ impl Session {
                     let column = &table.columns[at];
                     values[at] = match assignment {
                         Assignment::Default => binder.default_of(column)?,
-                        Assignment::Expr(expr) => binder.bind_assignment(expr, column, Some(relation), &table.columns)?,
+                        Assignment::Expr(expr) => binder.bind_assignment(expr, column, &changed)?,
                     };
                 }
-                let selection = selection.as_deref().map(|expr| binder.bind_predicate(expr, Some(relation), &table.columns)).transpose()?;
-                Ok(BoundDml::Change { alias: Some(relation.to_string()), selection, values: Some(values), table })
+                let selection = selection.as_deref().map(|expr| binder.bind_selection(expr, &changed)).transpose()?;
+                Ok(BoundDml::Change { alias: Some(relation.to_string()), beside: changed.beside, selection, values: Some(values), table })
             }
-            Statement::Delete { table, alias, selection } if with_bad_records(catalog, table).is_some() => {
+            Statement::Delete { table, alias, using, selection } if with_bad_records(catalog, table).is_some() => {
+                if !using.is_empty() {
+                    return Err(Error::unsupported("DELETE ... USING of bad records is not supported"));
+                }
                 let alias = alias.clone().unwrap_or_else(|| table.clone());
                 let columns = dead_letters::columns();
                 let selection = selection.as_deref().map(|expr| binder.bind_predicate(expr, Some(&alias), &columns)).transpose()?;
                 let table = with_bad_records(catalog, table).ok_or_else(|| Error::internal("a table went while a statement was bound"))?;
                 Ok(BoundDml::Settle { table, alias, selection })
             }
-            Statement::Delete { table, alias, selection } => {
+            Statement::Delete { table, alias, using, selection } => {
                 let table = stored_table(catalog, table, parsed)?;
                 let relation = alias.as_deref().unwrap_or(&table.name);
-                let selection = selection.as_deref().map(|expr| binder.bind_predicate(expr, Some(relation), &table.columns)).transpose()?;
-                Ok(BoundDml::Change { alias: Some(relation.to_string()), selection, values: None, table })
+                let changed = binder.bind_changed(relation, &table.columns, using)?;
+                let selection = selection.as_deref().map(|expr| binder.bind_selection(expr, &changed)).transpose()?;
+                Ok(BoundDml::Change { alias: Some(relation.to_string()), beside: changed.beside, selection, values: None, table })
             }
             _ => Err(Error::internal("a statement that changes no rows was taken for one that does")),
         }
@@ -226,11 +282,15 @@ impl Session {
                 Ok(Applied::Done(format!("INSERT 0 {count}")))
             }
             BoundDml::Settle { .. } => Err(Error::internal("bad records are no part of a transaction")),
-            BoundDml::Change { table, alias, selection, values } => {
+            BoundDml::Change { table, alias, beside, selection, values } => {
+                let is_joined = beside.is_some();
                 let relation = alias.unwrap_or_else(|| table.name.clone());
                 let provider = table_with_row_keys(&table, transaction.snapshot())?;
                 let mut builder =
                     LogicalPlanBuilder::scan(relation.as_str(), Arc::new(DefaultTableSource::new(provider)), None).map_err(bind_error)?;
+                if let Some(beside) = beside {
+                    builder = builder.cross_join(beside).map_err(bind_error)?;
+                }
                 if let Some(selection) = selection {
                     builder = builder.filter(selection).map_err(bind_error)?;
                 }
@@ -242,7 +302,11 @@ impl Session {
                     let is_same = |at: usize| matches!(&values[at], Expr::Column(column) if column.name == table.columns[at].name);
                     table.primary_key.iter().flatten().any(|at| !is_same(*at))
                 });
-                let exprs: Vec<Expr> = old.chain([key]).chain(new).collect();
+                let exprs: Vec<Expr> = old.chain([key.clone()]).chain(new).collect();
+                if is_joined {
+                    // A row that several rows of FROM fit is changed once.
+                    builder = first_of_each(builder, key)?;
+                }
                 let plan = builder.project(exprs).and_then(LogicalPlanBuilder::build).map_err(bind_error)?;
                 let plan = arguments.put_into(plan)?;
                 // Subqueries may read other tables and views.
@@ -342,6 +406,16 @@ fn change_rows(transaction: &mut Transaction, table: &StoredTable, batch: &Recor
     transaction.update(table, keys, &old, &new)
 }
 
+/// The rows of `builder`, one for each value of `key`.
+fn first_of_each(builder: LogicalPlanBuilder, key: Expr) -> Result<LogicalPlanBuilder> {
+    const PLACE: &str = "__place";
+    let mut number = WindowFunction::new(WindowFunctionDefinition::WindowUDF(row_number_udwf()), Vec::new());
+    number.params.partition_by = vec![key];
+    let number = Expr::WindowFunction(Box::new(number)).alias(PLACE);
+    let first = Expr::Column(ColumnName::new_unqualified(PLACE)).eq(lit(1u64));
+    builder.window([number]).and_then(|builder| builder.filter(first)).map_err(bind_error)
+}
+
 /// The connector table whose bad records are called `name`.
 fn with_bad_records(catalog: &Catalog, name: &str) -> Option<ConnectorTable> {
     match catalog.get(name.strip_suffix(dead_letters::SUFFIX)?).map(Arc::as_ref) {
@@ -360,14 +434,19 @@ fn placed(error: Error, position: Option<usize>) -> Error {
 
 /// The stored table that `parsed` changes.
 fn stored_table(catalog: &Catalog, name: &str, parsed: &Parsed) -> Result<StoredTable> {
+    named_table(catalog, name).map_err(|error| match *error.code() == SqlState::UNDEFINED_TABLE {
+        true => placed(error, Tokens::of(&parsed.text).target()),
+        false => error,
+    })
+}
+
+/// The stored table called `name`.
+fn named_table(catalog: &Catalog, name: &str) -> Result<StoredTable> {
     match catalog.get(name).map(Arc::as_ref) {
         Some(Object::StoredTable(table)) => Ok(table.clone()),
         Some(object) => Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("cannot change {} \"{name}\"", object.kind()))
             .with_detail("Only the rows of stored tables can be changed.")),
-        None => {
-            let error = Error::new(SqlState::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"));
-            Err(placed(error, Tokens::of(&parsed.text).target()))
-        }
+        None => Err(Error::new(SqlState::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))),
     }
 }
 

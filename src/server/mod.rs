@@ -21,6 +21,7 @@ mod guarded;
 mod interrupts;
 pub mod lookup;
 mod messages;
+mod named;
 mod outgoing;
 pub mod pg;
 pub mod pg_catalog;

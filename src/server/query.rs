@@ -20,7 +20,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, TaskContext};
-use datafusion::logical_expr::{Expr, LogicalPlan, Operator, TableProviderFilterPushDown, TableScan, TableType};
+use datafusion::logical_expr::{Expr, LogicalPlan, Operator, TableProviderFilterPushDown, TableScan, TableSource, TableType};
 use datafusion::physical_expr::expressions::{BinaryExpr, Column, Literal, NotExpr};
 use datafusion::physical_expr_common::physical_expr::PhysicalExpr;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
@@ -37,7 +37,7 @@ use futures::StreamExt;
 use tokio::runtime::{Builder, Runtime};
 use weir_catalog::object::schema_of;
 use weir_catalog::{ChangelogMode, ConnectorTable, Error, JobKind, Object, ObjectId, Result, SqlState, StoredTable};
-use weir_sql::binder::{CatalogSource, SystemSource, optimize_batch};
+use weir_sql::binder::{CatalogSource, Series, SeriesSource, SystemSource, optimize_batch, series_values};
 
 use super::lookup::KeyFilter;
 use super::query_memory::{FRUGAL_ROWS, QueryMemory, bounded};
@@ -357,6 +357,10 @@ impl QueryRunner {
                 self.dead_letters(table).map_err(external)?
             } else if let Some(source) = source.downcast_ref::<SystemSource>() {
                 system.provider(&source.name, &self.engine).map_err(external)?
+            } else if let Some(source) = source.downcast_ref::<SeriesSource>() {
+                let schema = source.schema();
+                let part = SeriesPart { series: source.series.clone(), schema: schema.clone() };
+                Arc::new(CutTable { schema, parts: vec![Arc::new(part)], key: None })
             } else {
                 return Ok(Transformed::no(node));
             };
@@ -558,6 +562,30 @@ struct StatePart {
 impl Part for StatePart {
     fn read(&self, projection: &[usize], _keys: &KeyFilter, each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
         self.state.read(self.part, SCAN_ROWS, &mut |batch| Ok(each(batch.project(projection).map_err(from_arrow)?)))
+    }
+}
+
+/// The values of `generate_series(...)`.
+#[derive(Debug)]
+struct SeriesPart {
+    series: Series,
+    schema: SchemaRef,
+}
+
+impl Part for SeriesPart {
+    fn read(&self, projection: &[usize], _keys: &KeyFilter, each: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
+        let mut series = self.series.clone();
+        loop {
+            let values: Vec<i64> = series.by_ref().take(SCAN_ROWS).collect();
+            if values.is_empty() {
+                return Ok(());
+            }
+            let values = series_values(values, self.schema.field(0).data_type())?;
+            let batch = RecordBatch::try_new(self.schema.clone(), vec![values]).map_err(from_arrow)?;
+            if !each(batch.project(projection).map_err(from_arrow)?) {
+                return Ok(());
+            }
+        }
     }
 }
 

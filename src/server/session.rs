@@ -15,6 +15,7 @@ use weir_sql::statement::{Parsed, ShowKind, Statement};
 
 use super::guarded;
 use super::interrupts::{Held, Interrupts};
+use super::named::NamedStatement;
 use super::prepared::{Arguments, Described, has_precision};
 use super::query::QueryRunner;
 use super::system::SystemTables;
@@ -118,6 +119,8 @@ pub struct Session {
     deadline: Option<Instant>,
     /// What was said and not taken yet.
     notices: Vec<Notice>,
+    /// The statements that PREPARE has named.
+    pub(super) named: BTreeMap<String, NamedStatement>,
 }
 
 /// What a statement is called that can't be a part of a transaction which a message or a pipeline makes: it waits for what is committed, or commits more than
@@ -200,12 +203,14 @@ impl Session {
             variables,
             deadline: None,
             notices: Vec::new(),
+            named: BTreeMap::new(),
         }
     }
 
     /// A session that plans as this one does. It is in no transaction.
     pub(super) fn planner(&self) -> Session {
-        Session { system: self.system.clone(), variables: self.variables.clone(), ..Session::new(self.engine.clone(), self.runner.clone()) }
+        let new = Session::new(self.engine.clone(), self.runner.clone());
+        Session { system: self.system.clone(), variables: self.variables.clone(), named: self.named.clone(), ..new }
     }
 
     /// Where it stands with transactions.
@@ -304,6 +309,10 @@ impl Session {
                     Vec::new()
                 }
             },
+            Statement::Execute { name, .. } => {
+                columns.clone_from(&self.named_statement(name)?.described.columns);
+                Vec::new()
+            }
             _ => {
                 self.refuse_parameters(catalog, parsed)?;
                 Vec::new()
@@ -447,7 +456,7 @@ impl Session {
         ended.map(|_| ())
     }
 
-    async fn dispatch(&mut self, parsed: &Parsed, arguments: &Arguments) -> Result<Reply> {
+    pub(super) async fn dispatch(&mut self, parsed: &Parsed, arguments: &Arguments) -> Result<Reply> {
         // COMMIT looks for conflicts itself, and ends the block whatever it finds.
         if let Some(block) = &mut self.block
             && !block.failed
@@ -513,9 +522,14 @@ impl Session {
                 }
                 Ok(Reply::Command("ROLLBACK".into()))
             }
-            Statement::Insert { .. } | Statement::InsertDefaults { .. } | Statement::Update { .. } | Statement::Delete { .. } => {
-                self.dml(parsed, arguments).await
-            }
+            Statement::Insert { .. }
+            | Statement::InsertDefaults { .. }
+            | Statement::Update { .. }
+            | Statement::Delete { .. }
+            | Statement::Truncate { .. } => self.dml(parsed, arguments).await,
+            Statement::Prepare { name, types, statement } => self.prepare_named(name, types, statement).await,
+            Statement::Execute { name, arguments } => self.execute_named(parsed, name, arguments).await,
+            Statement::Deallocate(name) => Ok(self.deallocate(name.as_deref())),
             Statement::CreateTable { .. }
             | Statement::CreateConnectorTable { .. }
             | Statement::CreateView { .. }
@@ -536,6 +550,7 @@ impl Session {
                     return Err(Error::new(SqlState::ACTIVE_SQL_TRANSACTION, "DISCARD ALL cannot run inside a transaction block"));
                 }
                 self.reset_all();
+                self.named.clear();
                 Ok(Reply::Command("DISCARD ALL".into()))
             }
             Statement::ShowSetting(name) if name == "all" => self.show_all(),

@@ -60,6 +60,7 @@ mod file_reading;
 mod files;
 mod full_disk;
 mod groups;
+mod named;
 mod nested;
 mod older_checkpoint;
 mod planted;

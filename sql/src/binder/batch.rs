@@ -23,7 +23,7 @@ use datafusion::optimizer::{Optimizer, OptimizerConfig, OptimizerContext, Optimi
 use weir_catalog::{Error, Result};
 
 use super::guard::{can_fail, is_guarded, opaque_case};
-use super::{bind_error, decorrelate, is_correlated, plain, with_text_columns};
+use super::{bind_error, decorrelate, is_correlated, plain, semi, with_text_columns};
 
 /// Rules of DataFusion's optimiser that fail on some of PostgreSQL's types, and are left out then: the sum of sums that this one makes of a sum of INT beside
 /// a DISTINCT aggregate has another type than the sum.
@@ -43,6 +43,7 @@ pub fn optimize_batch(plan: LogicalPlan) -> Result<LogicalPlan> {
             fewer.optimize(plan, &context, |_, _| {}).map_err(|_| bind_error(error))
         })
     };
+    let plan = semi::join_tests(plan)?;
     let plan = match plain::needs_unnesting(&plan).map_err(bind_error)? {
         false => optimize(plan)?,
         true => {

@@ -96,6 +96,11 @@ impl Session<'_> {
                 };
                 Ok(Bound { expr, ty, position: None })
             }
+            // Of any type, as text.
+            ("quote_literal", 1) if arguments[0].ty != Type::Unknown && arguments[0].ty != Type::Sql(SqlType::Text) => {
+                let argument = self.explicit_cast(arguments.swap_remove(0), &SqlType::Text.into())?;
+                self.scalar_in(name, vec![argument], scope)
+            }
             ("nullif", 2) => {
                 let (Some(right), Some(left)) = (arguments.pop(), arguments.pop()) else {
                     return Err(Error::internal("nullif without arguments"));

@@ -219,29 +219,31 @@ fn join_on(
     joined.and_then(LogicalPlanBuilder::build).map_err(bind_error)
 }
 
+/// Whether a plan may give other rows when it is run again.
+pub(super) fn is_volatile(plan: &LogicalPlan) -> Result<bool, DataFusionError> {
+    plan.exists(|node| {
+        let mut volatile = false;
+        node.apply_expressions(|expr| {
+            volatile |= expr.is_volatile();
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(volatile)
+    })
+}
+
 /// Gives the columns that the rewrite makes names of their own.
 #[derive(Default)]
-struct Names(Cell<usize>);
+pub(super) struct Names(Cell<usize>);
 
 impl Names {
-    fn next(&self, what: &str) -> Column {
+    pub(super) fn next(&self, what: &str) -> Column {
         self.0.set(self.0.get() + 1);
         Column::new_unqualified(format!("__{what}_{}", self.0.get()))
     }
 
     /// The distinct values of `outer` in `plan`.
     fn unnesting(&self, plan: &LogicalPlan, outer: Vec<Column>) -> Result<Unnesting<'_>> {
-        let volatile = plan
-            .exists(|node| {
-                let mut volatile = false;
-                node.apply_expressions(|expr| {
-                    volatile |= expr.is_volatile();
-                    Ok(TreeNodeRecursion::Continue)
-                })?;
-                Ok(volatile)
-            })
-            .map_err(bind_error)?;
-        if volatile {
+        if is_volatile(plan).map_err(bind_error)? {
             return Err(Error::unsupported("a correlated subquery over rows with random() is not supported"));
         }
         let columns: Vec<Column> = outer.iter().map(|_| self.next("outer")).collect();

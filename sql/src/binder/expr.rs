@@ -23,6 +23,7 @@ pub(super) const NO_OPERATOR_HINT: &str =
 impl Session<'_> {
     /// Binds an expression.
     pub(super) fn expr(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Bound> {
+        let expr = unparenthesised(expr);
         let mut bound = self.expr_inner(expr, scope)?;
         if bound.position.is_none() {
             bound.position = self.position(expr.span());
@@ -61,13 +62,6 @@ impl Session<'_> {
             E::InList { expr, list, negated } => self.in_list(expr, list, *negated, scope),
             E::InSubquery { expr, subquery, negated } => {
                 let left = self.expr(expr, scope)?;
-                if matches!(left.ty, Type::Sql(SqlType::Row(_))) {
-                    return Err(positioned(
-                        Error::unsupported("IN with a subquery over rows is not supported")
-                            .with_hint("Compare column by column in EXISTS (SELECT ... WHERE ...)."),
-                        left.position,
-                    ));
-                }
                 let found = self.in_subquery(left, subquery, *negated, scope);
                 self.at_operator(found, expr, &[if *negated { "NOT" } else { "IN" }], subquery.span())
             }
@@ -88,6 +82,7 @@ impl Session<'_> {
                 let like = self.like(expr, pattern, escape_char.as_ref(), *negated, true, scope);
                 self.at_operator(like, expr, &[if *negated { "NOT" } else { "ILIKE" }], pattern.span())
             }
+            E::SimilarTo { negated, expr, pattern, escape_char } => self.similar(expr, pattern, escape_char.as_ref(), *negated, scope),
             E::AnyOp { left, compare_op, right, .. } => {
                 let compared = self.quantified(left, compare_op, right, SetQuantifier::Any, scope);
                 self.at_operator(compared, left, &[&compare_op.to_string()], right.span())
@@ -196,7 +191,7 @@ impl Session<'_> {
     }
 
     /// The scope of a subquery.
-    fn inner<'s>(&self, scope: &'s Scope<'s>) -> Scope<'s> {
+    pub(super) fn inner<'s>(&self, scope: &'s Scope<'s>) -> Scope<'s> {
         Scope { columns: &[], outer: Some(scope), common_tables: scope.common_tables, clause: Clause::Select }
     }
 
@@ -313,8 +308,7 @@ impl Session<'_> {
             let result = if clause == "AND" { all_of(terms) } else { any_of(terms) };
             return Ok(Bound::new(result, SqlType::Boolean));
         }
-        let bound = self.binary(self.expr(left, scope)?, op, self.expr(right, scope)?);
-        self.at_operator(bound, left, &[&op.to_string()], right.span())
+        self.chained(left, op, right, scope)
     }
 
     /// `left op right`
@@ -507,6 +501,11 @@ impl Session<'_> {
     fn in_list(&self, value: &ast::Expr, list: &[ast::Expr], negated: bool, scope: &Scope<'_>) -> Result<Bound> {
         let (written, value) = (value, self.expr(value, scope)?);
         let items = list.iter().map(|item| self.expr(item, scope)).collect::<Result<Vec<_>>>()?;
+        if matches!(value.ty, Type::Sql(SqlType::Row(_))) {
+            let terms = items.into_iter().map(|item| Ok(self.compare(value.clone(), Operator::Eq, item)?.expr)).collect::<Result<_>>()?;
+            let any = any_of(terms);
+            return Ok(Bound::new(if negated { Expr::Not(Box::new(any)) } else { any }, SqlType::Boolean));
+        }
         let mut ty = value.ty.clone();
         for item in &items {
             let item_type = if item.ty == Type::Unknown && matches!(ty, Type::Sql(SqlType::Numeric { .. })) {
@@ -552,6 +551,9 @@ impl Session<'_> {
     }
 
     fn in_subquery(&self, left: Bound, query: &ast::Query, negated: bool, scope: &Scope<'_>) -> Result<Bound> {
+        if matches!(left.ty, Type::Sql(SqlType::Row(_))) {
+            return self.row_in_subquery(&left, query, negated, scope);
+        }
         let (left, relation) = self.with_subquery(left, "=", query, scope)?;
         let subquery = subquery_of(relation.plan);
         Ok(Bound::new(Expr::InSubquery(InSubquery::new(Box::new(left.expr), subquery, negated)), SqlType::Boolean))
@@ -559,9 +561,16 @@ impl Session<'_> {
 
     /// A value and a subquery of one column, in the type in which they are compared.
     fn with_subquery(&self, left: Bound, symbol: &str, query: &ast::Query, scope: &Scope<'_>) -> Result<(Bound, Relation)> {
-        let relation = self.query(query, &self.inner(scope))?.with_known_types()?;
+        let mut relation = self.query(query, &self.inner(scope))?.with_known_types()?;
         if relation.columns.len() != 1 {
             return Err(positioned(Error::new(SqlState::SYNTAX_ERROR, "subquery has too many columns"), left.position));
+        }
+        if !matches!(relation.plan, LogicalPlan::Projection(_)) {
+            // DataFusion looks for the one expression that the subquery is of.
+            let column = relation.columns[0].column.clone();
+            let name = column.name.clone();
+            relation.plan = super::project(relation.plan, vec![Expr::Column(column).alias(&name)])?;
+            relation.columns[0].column = datafusion::common::Column::new_unqualified(name);
         }
         let column = Bound { expr: lit(ScalarValue::Null), ty: relation.columns[0].ty.clone(), position: None };
         let ty = common_type(&left.ty, &column.ty).ok_or_else(|| no_operator(&left, symbol, &column))?;
@@ -687,6 +696,40 @@ impl Session<'_> {
             return Ok(Bound::new(if negated { Expr::Not(Box::new(expr)) } else { expr }, SqlType::Boolean));
         }
         Ok(Bound::new(like(left.expr, pattern.expr, negated), SqlType::Boolean))
+    }
+
+    /// `text SIMILAR TO pattern`, as a regular expression.
+    fn similar(
+        &self,
+        expr: &ast::Expr,
+        pattern: &ast::Expr,
+        escape: Option<&ast::ValueWithSpan>,
+        negated: bool,
+        scope: &Scope<'_>,
+    ) -> Result<Bound> {
+        let (text, pattern) = (self.expr(expr, scope)?, self.expr(pattern, scope)?);
+        let position = pattern.position;
+        let escape = match escape.map(|escape| &escape.value) {
+            None => Some('\\'),
+            Some(Value::SingleQuotedString(escape)) if escape.chars().count() <= 1 => escape.chars().next(),
+            Some(_) => {
+                let code = SqlState::parse("22019").unwrap_or(SqlState::DATA_EXCEPTION);
+                let error = Error::new(code, "invalid escape string").with_hint("Escape string must be empty or one character.");
+                return Err(positioned(error, position));
+            }
+        };
+        let pattern = match (&pattern.ty, &pattern.expr) {
+            (Type::Unknown | Type::Sql(SqlType::Text), Expr::Literal(ScalarValue::Utf8(Some(written)), _)) => {
+                Bound { expr: lit(string::similar_pattern(written, escape)), ..pattern }
+            }
+            (Type::Unknown, Expr::Literal(ScalarValue::Utf8(None), _)) => pattern,
+            (Type::Unknown | Type::Sql(SqlType::Text), _) => {
+                return Err(positioned(Error::unsupported("SIMILAR TO needs a constant pattern"), position));
+            }
+            _ => return Err(no_operator(&text, "~", &pattern)),
+        };
+        let operation = if negated { posix::Operation::NoMatch } else { posix::Operation::Match };
+        self.regex_match(text, operation, pattern)
     }
 
     /// A cast that is written in the query.

@@ -3,16 +3,19 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use datafusion::common::{Column as PlanColumn, NullEquality, TableReference};
+use datafusion::common::tree_node::TreeNode;
+use datafusion::common::{Column as PlanColumn, DFSchema, NullEquality, TableReference};
 use datafusion::datasource::TableType;
 use datafusion::logical_expr::{
-    Case, Expr, Join, JoinConstraint, JoinType, LogicalPlan, LogicalPlanBuilder, Operator, SubqueryAlias, TableSource,
+    Case, Expr, ExprSchemable, Join, JoinConstraint, JoinType, LogicalPlan, LogicalPlanBuilder, Operator, SubqueryAlias, TableSource, Union,
 };
 use datafusion::sql::sqlparser::ast::{self, Spanned};
 use weir_catalog::{Error, JobKind, Object, Result, SqlState, SqlType};
 
+use super::decorrelate::subquery_in;
 use super::expr::subquery_of;
 use super::scope::{Clause, OutputColumn, Relation, Scope, ScopeColumn, name_of};
+use super::series::SeriesCall;
 use super::types::{Bound, Type};
 use super::unnest::UnnestCall;
 use super::{CatalogSource, Session, TableCall, bind_error, project};
@@ -212,6 +215,7 @@ impl Session<'_> {
                 let relation = self.query(subquery, &inside)?.with_known_types()?;
                 self.aliased(relation, alias.as_ref(), None)
             }
+            factor if let Some(call) = SeriesCall::new(factor) => self.series(&call, scope),
             factor if let Some(call) = UnnestCall::new(factor) => self.unnest_alone(&call, scope),
             ast::TableFactor::NestedJoin { table_with_joins, alias: None } => self.table_with_joins(table_with_joins, before, scope),
             other => Err(self.at(Error::unsupported(format!("{other} in FROM is not supported")), other.span())),
@@ -293,7 +297,7 @@ impl Session<'_> {
     }
 
     /// A relation under its alias, whose columns it can rename.
-    fn aliased(&self, relation: Relation, alias: Option<&ast::TableAlias>, default: Option<&str>) -> Result<FromItem> {
+    pub(super) fn aliased(&self, relation: Relation, alias: Option<&ast::TableAlias>, default: Option<&str>) -> Result<FromItem> {
         let name = match (alias, default) {
             (Some(alias), _) => name_of(&alias.name),
             (None, Some(default)) => default.to_string(),
@@ -363,7 +367,7 @@ pub(super) fn one_row() -> LogicalPlan {
     LogicalPlanBuilder::empty(true).build().unwrap_or_else(|_| LogicalPlan::default())
 }
 
-fn scan(name: &str, columns: Vec<weir_catalog::Column>, source: Arc<dyn TableSource>) -> Result<Relation> {
+pub(super) fn scan(name: &str, columns: Vec<weir_catalog::Column>, source: Arc<dyn TableSource>) -> Result<Relation> {
     debug_assert!(matches!(source.table_type(), TableType::Base | TableType::View));
     let reference = TableReference::bare(name);
     let plan = LogicalPlanBuilder::scan(reference.clone(), source, None).and_then(LogicalPlanBuilder::build).map_err(bind_error)?;
@@ -414,7 +418,7 @@ fn take_common(columns: &mut [ScopeColumn], name: &str, side: &str) -> Result<Sc
 }
 
 /// Two FROM items can't have one name.
-fn check_names(left: &[ScopeColumn], right: &[ScopeColumn]) -> Result<()> {
+pub(super) fn check_names(left: &[ScopeColumn], right: &[ScopeColumn]) -> Result<()> {
     let names: HashSet<&str> = left.iter().filter_map(|column| column.relation.as_deref()).collect();
     for column in right {
         if let Some(relation) = &column.relation
@@ -429,6 +433,9 @@ fn check_names(left: &[ScopeColumn], right: &[ScopeColumn]) -> Result<()> {
 
 /// Constant rows of given types, as columns `column1`, `column2`, ...
 pub(super) fn values(rows: Vec<Vec<Expr>>, types: &[Type]) -> Result<Relation> {
+    if rows.iter().flatten().any(reaches_out) {
+        return computed_values(rows, types);
+    }
     let plan = LogicalPlanBuilder::values(rows).and_then(LogicalPlanBuilder::build).map_err(bind_error)?;
     let schema = Arc::clone(plan.schema());
     // All-NULL columns have no type in DataFusion's VALUES.
@@ -445,6 +452,11 @@ pub(super) fn values(rows: Vec<Vec<Expr>>, types: &[Type]) -> Result<Relation> {
         })
         .collect::<Vec<_>>();
     let plan = if exprs.iter().all(|expr| matches!(expr, Expr::Column(_))) { plan } else { project(plan, exprs)? };
+    Ok(numbered_columns(plan, types))
+}
+
+/// The columns of a plan of rows, called `column1`, `column2`, ...
+fn numbered_columns(plan: LogicalPlan, types: &[Type]) -> Relation {
     let schema = Arc::clone(plan.schema());
     let columns = types
         .iter()
@@ -455,7 +467,34 @@ pub(super) fn values(rows: Vec<Vec<Expr>>, types: &[Type]) -> Result<Relation> {
             ty: ty.clone(),
         })
         .collect();
-    Ok(Relation { plan, columns })
+    Relation { plan, columns }
+}
+
+/// Whether a value is computed from a subquery or from the query around.
+fn reaches_out(expr: &Expr) -> bool {
+    expr.exists(|expr| Ok(matches!(expr, Expr::OuterReferenceColumn(..)) || subquery_in(expr).is_some())).unwrap_or(true)
+}
+
+/// Rows whose values DataFusion's VALUES can't hold: each is a query of its own, and all of them are put together.
+fn computed_values(rows: Vec<Vec<Expr>>, types: &[Type]) -> Result<Relation> {
+    let row = |row: Vec<Expr>| {
+        let exprs = row.into_iter().zip(types).enumerate().map(|(i, (expr, ty))| {
+            let is_typed = expr.get_type(&DFSchema::empty()).map_err(bind_error)? == ty.to_arrow();
+            let expr = if is_typed { expr } else { Expr::Cast(datafusion::logical_expr::Cast::new(Box::new(expr), ty.to_arrow())) };
+            Ok(expr.alias(format!("column{}", i + 1)))
+        });
+        project(one_row(), exprs.collect::<Result<_>>()?).map(Arc::new)
+    };
+    let mut rows = rows.into_iter().map(row).collect::<Result<Vec<_>>>()?;
+    let plan = match rows.pop() {
+        Some(only) if rows.is_empty() => Arc::unwrap_or_clone(only),
+        Some(last) => {
+            rows.push(last);
+            LogicalPlan::Union(Union::try_new(rows).map_err(bind_error)?)
+        }
+        None => return Err(Error::internal("VALUES without rows")),
+    };
+    Ok(numbered_columns(plan, types))
 }
 
 /// A literal of a type, NULL.

@@ -7,7 +7,7 @@ use datafusion::logical_expr::{Case, Expr, Operator, lit};
 use weir_catalog::SqlType;
 
 use super::expr::binary_of;
-use crate::functions::{Kernel, NativeFunction, arithmetic, math, string};
+use crate::functions::{Kernel, NativeFunction, arithmetic, chain, math, string};
 
 /// All of `terms`, where those that could fail are not evaluated on rows on which one of the others is false: `v <> 0 AND 10 / v > 1`.
 ///
@@ -24,7 +24,7 @@ pub(super) fn any_of(terms: Vec<Expr>) -> Expr {
 /// `open` tells whether the safe terms leave the result open, `decided` is what it is if they don't.
 fn join_guarded(terms: Vec<Expr>, join: fn(Expr, Expr) -> Expr, open: fn(Expr) -> Expr, decided: bool) -> Expr {
     let (risky, safe): (Vec<Expr>, Vec<Expr>) = terms.into_iter().partition(can_fail);
-    match (safe.into_iter().reduce(join), risky.into_iter().reduce(join)) {
+    match (joined(safe, join), joined(risky, join)) {
         (Some(safe), Some(risky)) => {
             let guard = open(safe.clone());
             join(safe, opaque_case(vec![(guard, risky)], Some(lit(decided))))
@@ -32,6 +32,26 @@ fn join_guarded(terms: Vec<Expr>, join: fn(Expr, Expr) -> Expr, open: fn(Expr) -
         (Some(terms), None) | (None, Some(terms)) => terms,
         (None, None) => lit(!decided),
     }
+}
+
+/// Terms of one AND or OR. Many are put together as a tree that is no deeper than it has to be: every walk over it goes as deep.
+fn joined(mut terms: Vec<Expr>, join: fn(Expr, Expr) -> Expr) -> Option<Expr> {
+    const MANY: usize = 64;
+    if terms.len() <= MANY {
+        return terms.into_iter().reduce(join);
+    }
+    while terms.len() > 1 {
+        let mut halved = Vec::with_capacity(terms.len().div_ceil(2));
+        let mut left = terms.into_iter();
+        while let Some(term) = left.next() {
+            halved.push(match left.next() {
+                Some(next) => join(term, next),
+                None => term,
+            });
+        }
+        terms = halved;
+    }
+    terms.pop()
 }
 
 /// A BOOLEAN CASE. DataFusion's simplifier makes AND and OR of one with few arms, and then evaluates arms on rows that they are not for;
@@ -49,13 +69,18 @@ pub(super) fn is_guarded(expr: &Expr) -> bool {
     binary.op == Operator::Eq && matches!(binary.left.as_ref(), Expr::Case(_)) && *binary.right == lit(1i32)
 }
 
+fn divides(operation: &arithmetic::Operation) -> bool {
+    matches!(operation, arithmetic::Operation::Divide | arithmetic::Operation::Modulo)
+}
+
 /// Whether an expression holds what people guard with a condition: a division, a root, a logarithm, a cast, a pattern or a length that a column gives.
 pub(crate) fn can_fail(expr: &Expr) -> bool {
     expr.exists(|expr| {
         let Expr::ScalarFunction(call) = expr else { return Ok(false) };
         let Some(function) = call.func.inner().downcast_ref::<NativeFunction>() else { return Ok(false) };
         Ok(match function.kernel() {
-            Kernel::Arithmetic(operation) => matches!(operation, arithmetic::Operation::Divide | arithmetic::Operation::Modulo),
+            Kernel::Arithmetic(operation) => divides(operation),
+            Kernel::Chain(links) => links.iter().any(|link| matches!(link, chain::Link::Arithmetic(operation, _) if divides(operation))),
             Kernel::Cast(to) => *to != SqlType::Text,
             Kernel::Math(operation) => {
                 matches!(

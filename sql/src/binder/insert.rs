@@ -9,9 +9,9 @@ use weir_catalog::{Column, Error, ObjectId, Result, SqlState, SqlType};
 
 use super::expr::known;
 use super::from::null_of;
-use super::scope::{self, Relation, Scope};
+use super::scope::{self, Relation, Scope, ScopeColumn};
 use super::types::{Bound, CastContext, Type, can_convert, convert};
-use super::{Binder, Conflict, State, analyze, parameters_of, positioned, project};
+use super::{Binder, Conflict, State, analyze, deduced_parameters, positioned, project};
 use crate::parser::place::Tokens;
 
 /// An INSERT's rows.
@@ -25,6 +25,13 @@ pub struct BoundInsert {
     pub macros: Vec<ObjectId>,
     /// The type of each parameter `$n`, by n.
     pub parameters: BTreeMap<usize, SqlType>,
+}
+
+/// The rows that an UPDATE or DELETE changes, beside those of FROM or USING.
+pub struct Changed {
+    columns: Vec<ScopeColumn>,
+    /// The plan of FROM or USING, if there is one.
+    pub beside: Option<LogicalPlan>,
 }
 
 impl Binder<'_> {
@@ -85,7 +92,7 @@ impl Binder<'_> {
             _ => project(relation.plan, exprs)?,
         };
         let plan = analyze(plan)?;
-        let parameters = parameters_of(&plan)?;
+        let parameters = deduced_parameters(&plan)?;
         let state = state.into_inner();
         Ok(parameters.map(|parameters| BoundInsert { plan, inputs: state.inputs, macros: state.macros, parameters }))
     }
@@ -130,13 +137,47 @@ impl Binder<'_> {
         Ok((bound, ()))
     }
 
-    /// Binds `SET column = expr` of an UPDATE over the table's `columns`, as a value of the column's type.
-    pub fn bind_assignment(&self, expr: &ast::Expr, target: &Column, relation: Option<&str>, columns: &[Column]) -> Result<Expr> {
+    /// Binds what an UPDATE or DELETE of `relation`, with `columns`, names in FROM or USING.
+    pub fn bind_changed(&self, relation: &str, columns: &[Column], from: &[ast::TableWithJoins]) -> Result<Changed> {
         let state = RefCell::new(State::default());
-        let scope_columns = scope::table_columns(relation, columns);
-        let scope = Scope { columns: &scope_columns, clause: scope::Clause::Where, ..Scope::EMPTY };
+        let mut all = scope::table_columns(Some(relation), columns);
+        if from.is_empty() {
+            return Ok(Changed { columns: all, beside: None });
+        }
+        let item = self.session(&state).from(from, &Scope::EMPTY)?;
+        super::from::check_names(&all, &item.columns)?;
+        all.extend(item.columns);
+        Ok(Changed { columns: all, beside: Some(item.plan) })
+    }
+
+    /// Binds `SET column = expr` of an UPDATE, as a value of the column's type.
+    pub fn bind_assignment(&self, expr: &ast::Expr, target: &Column, changed: &Changed) -> Result<Expr> {
+        let state = RefCell::new(State::default());
+        let scope = Scope { columns: &changed.columns, clause: scope::Clause::Where, ..Scope::EMPTY };
         let bound = self.session(&state).expr(expr, &scope)?;
         assign(bound, target)
+    }
+
+    /// Binds the WHERE of an UPDATE or DELETE. Errors with `42804` if it is no BOOLEAN.
+    pub fn bind_selection(&self, expr: &ast::Expr, changed: &Changed) -> Result<Expr> {
+        let state = RefCell::new(State::default());
+        let scope = Scope { columns: &changed.columns, clause: scope::Clause::Where, ..Scope::EMPTY };
+        let session = self.session(&state);
+        let bound = session.expr(expr, &scope)?;
+        session.boolean(bound, "WHERE").map(|bound| bound.expr)
+    }
+
+    /// Binds an argument of EXECUTE: a value without columns, as `number`, from 1, of type `to`.
+    pub fn bind_argument(&self, expr: &ast::Expr, number: usize, to: &SqlType) -> Result<Expr> {
+        let (bound, ()) = self.bind_constant(expr)?;
+        let target = Type::Sql(to.clone());
+        if !can_convert(&bound, &target, CastContext::Assignment) {
+            let message =
+                format!("parameter ${number} of type {} cannot be coerced to the expected type {}", bound.ty.name(), target.name());
+            let error = Error::new(SqlState::DATATYPE_MISMATCH, message);
+            return Err(positioned(error.with_hint("You will need to rewrite or cast the expression."), bound.position));
+        }
+        Ok(convert(bound, &target)?.expr)
     }
 
     /// The plan with its columns converted, as by assignment, to `columns` and called by their names.

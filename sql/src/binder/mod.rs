@@ -12,6 +12,7 @@
 mod aggregate;
 mod batch;
 mod call;
+mod chain;
 mod decorrelate;
 mod error;
 mod expr;
@@ -27,6 +28,8 @@ mod plain;
 mod query;
 mod scope;
 mod select;
+mod semi;
+mod series;
 mod signature;
 mod subquery;
 mod table_call;
@@ -56,10 +59,11 @@ pub use batch::optimize_batch;
 pub use error::bind_error;
 pub use from::nested_too_deeply;
 pub(crate) use guard::can_fail;
-pub use insert::BoundInsert;
+pub use insert::{BoundInsert, Changed};
 pub(crate) use multiset::SIDE_PREFIX;
 use scope::{Relation, Scope};
 pub use select::{DISTINCT_ON_PREFIX, UID_ALIAS_PREFIX};
+pub use series::{Series, SeriesSource, series_values};
 pub use table_call::{TableCall, table_calls};
 use types::{Bound, Type};
 
@@ -317,8 +321,13 @@ impl Conflict {
     }
 }
 
-/// The types of the parameters in a plan, by number.
-fn parameters_of(plan: &LogicalPlan) -> Result<std::result::Result<BTreeMap<usize, SqlType>, Conflict>> {
+/// The types of the parameters in a plan, by number. Errors with `42P08` where uses of one differ.
+pub fn parameters_of(plan: &LogicalPlan) -> Result<BTreeMap<usize, SqlType>> {
+    deduced_parameters(plan)?.map_err(Conflict::error)
+}
+
+/// The types of the parameters in a plan, by number, or of the first whose uses differ.
+fn deduced_parameters(plan: &LogicalPlan) -> Result<std::result::Result<BTreeMap<usize, SqlType>, Conflict>> {
     let mut parameters: BTreeMap<usize, SqlType> = BTreeMap::new();
     let mut conflict = None;
     plan.apply_with_subqueries(|node| {
@@ -357,7 +366,7 @@ fn finish(relation: Relation, state: State) -> Result<std::result::Result<BoundQ
         let nullable = plan.schema().field(i).is_nullable();
         columns.push(Column { name: column.name.clone(), ty, nullable, default: None });
     }
-    let parameters = parameters_of(&plan)?;
+    let parameters = deduced_parameters(&plan)?;
     Ok(parameters.map(|parameters| BoundQuery { plan, columns, inputs: state.inputs, macros: state.macros, parameters }))
 }
 

@@ -165,9 +165,10 @@ impl Session<'_> {
 
     /// `ROW(a, b) = ROW(c, d)`: as SQL has it field by field, so that it is NULL where a field that could decide is. `None` for all other comparisons.
     pub(super) fn compare_rows(&self, left: &Bound, operator: Operator, right: &Bound) -> Option<Result<Bound>> {
-        let join = match operator {
-            Operator::Eq => all_of,
-            Operator::NotEq => any_of,
+        let strict = match operator {
+            Operator::Lt | Operator::LtEq => Operator::Lt,
+            Operator::Gt | Operator::GtEq => Operator::Gt,
+            Operator::Eq | Operator::NotEq => operator,
             _ => return None,
         };
         let (lefts, rights) = (row_constructor(left)?, row_constructor(right)?);
@@ -177,9 +178,54 @@ impl Session<'_> {
                 left.position,
             )));
         }
+        let join = match operator {
+            Operator::Eq => all_of,
+            Operator::NotEq => any_of,
+            _ => return Some(self.order_rows(lefts, strict, operator, rights)),
+        };
         let pairs = lefts.into_iter().zip(rights);
         let terms = pairs.map(|(left, right)| Ok(self.compare(left, operator, right)?.expr)).collect::<Result<Vec<_>>>();
         Some(terms.map(|terms| Bound::new(join(terms), SqlType::Boolean)))
+    }
+
+    /// `(a, b) < (c, d)`: the first pair of fields that differ decides. `strict` is the operator of all pairs but the last.
+    fn order_rows(&self, lefts: Vec<Bound>, strict: Operator, operator: Operator, rights: Vec<Bound>) -> Result<Bound> {
+        let mut decided: Option<Expr> = None;
+        for (left, right) in lefts.into_iter().zip(rights).rev() {
+            decided = Some(match decided {
+                None => self.compare(left, operator, right)?.expr,
+                Some(rest) => {
+                    let differs = self.compare(left.clone(), strict, right.clone())?.expr;
+                    any_of(vec![differs, all_of(vec![self.compare(left, Operator::Eq, right)?.expr, rest])])
+                }
+            });
+        }
+        decided.map(|expr| Bound::new(expr, SqlType::Boolean)).ok_or_else(|| Error::internal("a row without fields"))
+    }
+
+    /// `(a, b) IN (subquery)`, of as many columns, or its contrary: true where a row is equal, NULL where one could be, false otherwise.
+    pub(super) fn row_in_subquery(&self, left: &Bound, query: &ast::Query, negated: bool, scope: &Scope<'_>) -> Result<Bound> {
+        let Some(fields) = row_constructor(left) else {
+            return Err(positioned(
+                Error::unsupported("IN with a subquery over a row that is no list of values is not supported")
+                    .with_hint("Write its fields: (a, b) IN (SELECT ...)."),
+                left.position,
+            ));
+        };
+        let relation = self.query(query, &self.inner(scope))?.with_known_types()?;
+        if relation.columns.len() != fields.len() {
+            let what = if relation.columns.len() < fields.len() { "few" } else { "many" };
+            return Err(self.at(Error::new(SqlState::SYNTAX_ERROR, format!("subquery has too {what} columns")), query.span()));
+        }
+        let mut terms = Vec::with_capacity(fields.len());
+        for (field, column) in fields.into_iter().zip(&relation.columns) {
+            let expr = super::subquery::from_outside(&field.expr, &field.ty.to_arrow(), "IN")?;
+            let outside = Bound { expr, ..field };
+            let inside = Bound::new(Expr::Column(column.column.clone()), column.ty.clone());
+            terms.push(self.compare(outside, Operator::Eq, inside)?.expr);
+        }
+        let equal = all_of(terms);
+        Ok(Bound::new(super::subquery::row_among(&relation.plan, equal, !negated)?, SqlType::Boolean))
     }
 }
 

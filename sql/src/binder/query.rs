@@ -3,16 +3,29 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use datafusion::common::{Column as PlanColumn, ScalarValue};
-use datafusion::logical_expr::{Distinct, Expr, Limit, LogicalPlan, LogicalPlanBuilder, SortExpr as SortKey, Union};
+use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::datatypes::Schema;
+use datafusion::common::tree_node::TreeNode;
+use datafusion::common::{Column as PlanColumn, DFSchema, ScalarValue};
+use datafusion::functions_window::row_number::row_number_udwf;
+use datafusion::logical_expr::expr::{Cast, WindowFunction};
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{
+    ColumnarValue, Distinct, Expr, Filter, Limit, LogicalPlan, LogicalPlanBuilder, Operator, SortExpr as SortKey, Union, Window,
+    WindowFrame, WindowFunctionDefinition,
+};
+use datafusion::physical_expr::create_physical_expr;
 use datafusion::sql::sqlparser::ast::{self, SetExpr, SetOperator, SetQuantifier, Spanned};
 use weir_catalog::{Error, Result, SqlState, SqlType};
 
+use super::decorrelate::subquery_in;
+use super::expr::binary_of;
 use super::multiset::{Kept, by_number};
 use super::scope::{Clause, CommonTable, OutputColumn, Relation, Scope, name_of};
 use super::types::{Bound, Type, common_type, convert};
 use super::window::sort_key;
 use super::{Session, bind_error, from, project};
+use crate::functions::Kernel;
 
 impl Session<'_> {
     /// Binds a query inside `scope`, whose columns are those of the query around it.
@@ -302,6 +315,10 @@ impl Session<'_> {
         if fetch_expr.is_none() && skip.is_none() {
             return Ok(relation);
         }
+        let is_given = |rows: &Option<Expr>| matches!(rows, None | Some(Expr::Literal(..) | Expr::Placeholder(_)));
+        if !is_given(&fetch_expr) || !is_given(&skip) {
+            return Ok(Relation { plan: by_place(relation.plan, fetch_expr, skip)?, columns: relation.columns });
+        }
         let plan = LogicalPlan::Limit(Limit { skip: skip.map(Box::new), fetch: fetch_expr.map(Box::new), input: Arc::new(relation.plan) });
         Ok(Relation { plan, columns: relation.columns })
     }
@@ -339,7 +356,10 @@ impl Session<'_> {
                 Error::new(SqlState::DATATYPE_MISMATCH, format!("argument of {clause} must be type bigint, not type {}", bound.ty.name()));
             return Err(self.at(error, expr.span()));
         }
-        let bound = convert(bound, &SqlType::BigInt.into())?;
+        let mut bound = convert(bound, &SqlType::BigInt.into())?;
+        if let Some(value) = self.at_span(constant(&bound.expr), expr.span())? {
+            bound.expr = Expr::Literal(value, None);
+        }
         match &bound.expr {
             Expr::Literal(ScalarValue::Int64(None), _) => Ok(None),
             Expr::Literal(ScalarValue::Int64(Some(number)), _) if *number < 0 => {
@@ -349,6 +369,67 @@ impl Session<'_> {
             _ => Ok(Some(bound.expr)),
         }
     }
+}
+
+/// The value of an expression that needs no row; `None` where it needs one, or a parameter's value.
+pub(super) fn constant(expr: &Expr) -> Result<Option<ScalarValue>> {
+    if matches!(expr, Expr::Literal(..)) {
+        return Ok(None);
+    }
+    let is_open = expr.exists(|expr| {
+        let needs_rows = matches!(expr, Expr::Column(_) | Expr::OuterReferenceColumn(..) | Expr::Placeholder(_));
+        Ok(needs_rows || subquery_in(expr).is_some())
+    });
+    if is_open.map_err(bind_error)? || expr.is_volatile() {
+        return Ok(None);
+    }
+    let physical =
+        create_physical_expr(expr, &DFSchema::empty(), &Default::default(), &PhysicalPlanningContext::default()).map_err(bind_error)?;
+    let options = RecordBatchOptions::new().with_row_count(Some(1));
+    let row = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &options);
+    let row = row.map_err(|error| Error::internal(error.to_string()))?;
+    match physical.evaluate(&row).map_err(bind_error)? {
+        ColumnarValue::Scalar(value) => Ok(Some(value)),
+        ColumnarValue::Array(values) => ScalarValue::try_from_array(&values, 0).map(Some).map_err(bind_error),
+    }
+}
+
+/// The rows of `plan` in its order from `skip` on, `fetch` at most, where these are known only when it runs.
+fn by_place(plan: LogicalPlan, fetch: Option<Expr>, skip: Option<Expr>) -> Result<LogicalPlan> {
+    const PLACE: &str = "__place";
+    // Which rows are the first is known below what only computes columns of them.
+    let (input, order) = match plan {
+        LogicalPlan::Projection(projection) => {
+            let input = by_place(Arc::unwrap_or_clone(projection.input), fetch, skip)?;
+            return project(input, projection.expr);
+        }
+        LogicalPlan::Sort(sort) if sort.fetch.is_none() => (Arc::unwrap_or_clone(sort.input), sort.expr),
+        plan => (plan, Vec::new()),
+    };
+    let columns = input.schema().columns().into_iter().map(Expr::Column).collect();
+    let mut number = WindowFunction::new(WindowFunctionDefinition::WindowUDF(row_number_udwf()), Vec::new());
+    number.params.window_frame = WindowFrame::new((!order.is_empty()).then_some(true));
+    number.params.order_by = order;
+    let number = Expr::WindowFunction(Box::new(number)).alias(PLACE);
+    let numbered = LogicalPlan::Window(Window::try_new(vec![number], Arc::new(input)).map_err(bind_error)?);
+    let counted = |rows: Expr, is_limit| {
+        let name = if is_limit { "limit_rows" } else { "offset_rows" };
+        crate::functions::call(name, Kernel::RowCount(is_limit), SqlType::BigInt.to_arrow(), vec![rows])
+    };
+    let place = Expr::Cast(Cast::new(Box::new(Expr::Column(PlanColumn::new_unqualified(PLACE))), SqlType::BigInt.to_arrow()));
+    let (mut conditions, mut rest) = (Vec::new(), place);
+    if let Some(skip) = skip {
+        let skip = counted(skip, false);
+        conditions.push(binary_of(rest.clone(), Operator::Gt, skip.clone()));
+        rest = binary_of(rest, Operator::Minus, skip);
+    }
+    if let Some(fetch) = fetch {
+        conditions.push(binary_of(rest, Operator::LtEq, counted(fetch, true)));
+    }
+    let condition = conditions.into_iter().reduce(Expr::and).ok_or_else(|| Error::internal("a LIMIT without a number"))?;
+    let first = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(numbered)).map_err(bind_error)?);
+    let by_number = SortKey { expr: Expr::Column(PlanColumn::new_unqualified(PLACE)), asc: true, nulls_first: false };
+    project(sort(first, vec![by_number]), columns)
 }
 
 /// The columns of `plan` under `names`, with `types`.

@@ -6,7 +6,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column as PlanColumn, DataFusionError, ScalarValue};
 use datafusion::functions_aggregate::count::count_udaf;
-use datafusion::logical_expr::expr::{AggregateFunction, InSubquery, SetComparison, SetQuantifier};
+use datafusion::logical_expr::expr::{AggregateFunction, Exists, InSubquery, SetComparison, SetQuantifier};
 use datafusion::logical_expr::{Aggregate, Case, Expr, ExprSchemable, Filter, LogicalPlan, Operator, Subquery, lit};
 use weir_catalog::{Error, Result};
 
@@ -201,26 +201,46 @@ fn filtered(plan: &LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
 fn seen_from_inside(value: &Expr, subquery: &Subquery, what: &str) -> Result<(LogicalPlan, Expr, Expr)> {
     let plan = subquery.subquery.as_ref().clone();
     let column = Expr::Column(PlanColumn::from(plan.schema().qualified_field(0)));
+    let ty = column.get_type(plan.schema()).map_err(bind_error)?;
+    let outside = from_outside(value, &ty, what)?;
+    Ok((plan, column, outside))
+}
+
+/// `value`, of type `ty`, as a subquery of the query that it stands in sees it. The type that its columns have there is not looked at: what is done with
+/// it was typed before.
+pub(super) fn from_outside(value: &Expr, ty: &DataType, what: &str) -> Result<Expr> {
     let is_simple = !value
-        .exists(|expr| Ok(matches!(expr, Expr::AggregateFunction(_) | Expr::WindowFunction(_) | Expr::ScalarSubquery(_))))
+        .exists(|expr| Ok(matches!(expr, Expr::AggregateFunction(_) | Expr::WindowFunction(_)) || subquery_in(expr).is_some()))
         .map_err(bind_error)?;
     if !is_simple {
         let text = format!("{what} with a subquery is not supported here for a value that holds an aggregate or a subquery");
         return Err(Error::unsupported(text));
     }
-    let ty = column.get_type(plan.schema()).map_err(bind_error)?;
-    let outside = value
-        .clone()
-        .transform_up(|expr| {
-            Ok(match expr {
-                // The type that it has there is not looked at: the comparison was typed before.
-                Expr::Column(name) => {
-                    Transformed::yes(Expr::OuterReferenceColumn(Arc::new(Field::new(&name.name, ty.clone(), true)), name))
-                }
-                other => Transformed::no(other),
-            })
+    let outside = value.clone().transform_up(|expr| {
+        Ok(match expr {
+            Expr::Column(name) => Transformed::yes(Expr::OuterReferenceColumn(Arc::new(Field::new(&name.name, ty.clone(), true)), name)),
+            other => Transformed::no(other),
         })
-        .map_err(bind_error)?
-        .data;
-    Ok((plan, column, outside))
+    });
+    outside.map(|outside| outside.data).map_err(bind_error)
+}
+
+/// `answer` if a row of `plan` is `equal` to one outside, NULL if one could be, else the contrary.
+pub(super) fn row_among(plan: &LogicalPlan, equal: Expr, answer: bool) -> Result<Expr> {
+    let is_unknown = Expr::IsNull(Box::new(equal.clone()));
+    let any = |condition| Ok(Expr::Exists(Exists::new(subquery_of(filtered(plan, condition)?), false)));
+    Ok(three_valued(any(equal)?, any(is_unknown)?, answer))
+}
+
+/// The two tests of [`row_among`], and its answer where the first is true, if `condition` is one.
+pub(super) fn tests_of_row_among(condition: &Expr) -> Option<(&Exists, &Exists, bool)> {
+    let Expr::Case(Case { expr: None, when_then_expr, else_expr: Some(otherwise) }) = condition else { return None };
+    let [(decided, answer), (unknown, null)] = when_then_expr.as_slice() else { return None };
+    let (Expr::Exists(decided), Expr::Exists(unknown)) = (decided.as_ref(), unknown.as_ref()) else { return None };
+    let (Expr::Literal(ScalarValue::Boolean(Some(answer)), _), Expr::Literal(ScalarValue::Boolean(None), _)) =
+        (answer.as_ref(), null.as_ref())
+    else {
+        return None;
+    };
+    (**otherwise == lit(!answer) && !decided.negated && !unknown.negated).then_some((decided, unknown, *answer))
 }

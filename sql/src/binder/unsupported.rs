@@ -117,8 +117,6 @@ static NAMES: &[&str] = &[
     "percentile_cont",
     "percentile_disc",
     "pg_sleep",
-    "quote_ident",
-    "quote_literal",
     "quote_nullable",
     "range_agg",
     "range_intersect_agg",
@@ -172,7 +170,8 @@ pub(super) fn function(name: &str) -> Option<Error> {
             Error::unsupported("current_date is not supported: there is no type date").with_hint("Use date_trunc('day', now()).")
         }
         "current_time" | "localtime" => Error::unsupported(format!("{name} is not supported: there is no type time")),
-        "generate_series" | "generate_subscripts" | "unnest" | "regexp_split_to_table" | "string_to_table" => {
+        "generate_series" => Error::unsupported("generate_series is not supported here").with_hint("Call it in FROM."),
+        "generate_subscripts" | "unnest" | "regexp_split_to_table" | "string_to_table" => {
             Error::unsupported(format!("function {name} is not supported: functions that return sets are not"))
         }
         _ => Error::unsupported(format!("function {name} is not supported")),

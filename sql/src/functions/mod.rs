@@ -10,6 +10,7 @@
 pub mod aggregate;
 pub mod arithmetic;
 pub mod cast;
+pub mod chain;
 pub mod date_format;
 pub mod datetime;
 pub mod extremes;
@@ -35,6 +36,8 @@ use weir_catalog::{Error, Result, SqlState, SqlType};
 pub enum Kernel {
     /// `+ - * / %` and unary minus on numbers of one type (decimals may differ in precision and scale).
     Arithmetic(arithmetic::Operation),
+    /// Operators one after another, of one operand more than there are of them.
+    Chain(Arc<[chain::Link]>),
     /// A cast to a SQL type.
     Cast(SqlType),
     /// The text form that PostgreSQL's output functions give, which differs from a cast for BOOLEAN: `t` and `f`.
@@ -55,6 +58,8 @@ pub enum Kernel {
     Nested(nested::Operation),
     /// The argument, of which DataFusion does not know whether it is NULL.
     Nullable,
+    /// The number of rows that LIMIT (true) or OFFSET (false) gives, never NULL; `2201W` or `2201X` where it is negative.
+    RowCount(bool),
     /// The first argument; `21000` where the second, the number of rows that it was taken from, is over 1.
     SingleValue,
 }
@@ -72,6 +77,11 @@ impl NativeFunction {
     /// What it computes.
     pub fn kernel(&self) -> &Kernel {
         &self.kernel
+    }
+
+    /// The type of what it gives.
+    pub fn result(&self) -> &DataType {
+        &self.result
     }
 }
 
@@ -99,6 +109,7 @@ impl ScalarUDFImpl for NativeFunction {
         let rows = if constant { 1 } else { args.number_rows };
         let result = match &self.kernel {
             Kernel::Arithmetic(operation) => arithmetic::evaluate(*operation, &args.args, &self.result, rows),
+            Kernel::Chain(links) => chain::evaluate(links, &args.args, rows),
             Kernel::DateFormat(pattern) => date_format::evaluate(pattern.as_deref(), &args.args, rows),
             Kernel::RegexpExtract(pattern) => regexp::extract(pattern.as_deref(), &args.args, rows),
             Kernel::Posix(operation, pattern) => posix::evaluate(*operation, pattern.as_deref(), &args.args, rows),
@@ -109,7 +120,7 @@ impl ScalarUDFImpl for NativeFunction {
                     arrays.push(argument.to_array(rows)?);
                 }
                 match kernel {
-                    Kernel::Arithmetic(_) | Kernel::DateFormat(_) | Kernel::RegexpExtract(_) | Kernel::Posix(..) => {
+                    Kernel::Arithmetic(_) | Kernel::Chain(_) | Kernel::DateFormat(_) | Kernel::RegexpExtract(_) | Kernel::Posix(..) => {
                         Err(Error::internal("a function that is evaluated on its own"))
                     }
                     Kernel::Cast(to) => cast::evaluate(&arrays[0], to),
@@ -119,6 +130,7 @@ impl ScalarUDFImpl for NativeFunction {
                     Kernel::String(operation) => string::evaluate(*operation, &arrays),
                     Kernel::Nested(operation) => nested::evaluate(*operation, &arrays, &self.result, rows),
                     Kernel::Nullable => Ok(arrays[0].clone()),
+                    Kernel::RowCount(is_limit) => row_count(&arrays, *is_limit),
                     Kernel::SingleValue => single_value(&arrays),
                 }
             }
@@ -134,6 +146,16 @@ fn single_value(arrays: &[ArrayRef]) -> Result<ArrayRef> {
         return Err(Error::new(SqlState::CARDINALITY_VIOLATION, "more than one row returned by a subquery used as an expression"));
     }
     Ok(arrays[0].clone())
+}
+
+fn row_count(arrays: &[ArrayRef], is_limit: bool) -> Result<ArrayRef> {
+    let counts: &Int64Array = downcast(&arrays[0])?;
+    if counts.iter().flatten().any(|count| count < 0) {
+        let (clause, code) = if is_limit { ("LIMIT", "2201W") } else { ("OFFSET", "2201X") };
+        return Err(Error::new(SqlState::parse(code).unwrap_or(SqlState::DATA_EXCEPTION), format!("{clause} must not be negative")));
+    }
+    let missing = if is_limit { i64::MAX } else { 0 };
+    Ok(Arc::new(counts.iter().map(|count| count.unwrap_or(missing)).collect::<Int64Array>()))
 }
 
 /// A weir error inside a DataFusion one.

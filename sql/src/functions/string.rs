@@ -26,6 +26,10 @@ pub enum Operation {
     PadRight,
     /// `to_hex(n)`: the digits of an INT or BIGINT, of a negative one those of its two's complement.
     ToHex,
+    /// `quote_literal(text)`: as a string in a statement.
+    QuoteLiteral,
+    /// `quote_ident(text)`: as a name in a statement.
+    QuoteIdent,
     /// `chr(n)`: the character with this number.
     Chr,
     /// LIKE with a pattern that ends with its escape character: false, or `22025` where the argument says that matching came to that end.
@@ -43,6 +47,8 @@ impl Operation {
             Operation::PadLeft => "lpad",
             Operation::PadRight => "rpad",
             Operation::ToHex => "to_hex",
+            Operation::QuoteLiteral => "quote_literal",
+            Operation::QuoteIdent => "quote_ident",
             Operation::Chr => "chr",
             Operation::PatternEnd => "like_pattern_end",
         }
@@ -60,6 +66,48 @@ fn check_room(builder: &StringBuilder, bytes: usize) -> Result<()> {
         return Err(Error::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "requested length too large"));
     }
     Ok(())
+}
+
+/// The regular expression that a pattern of SIMILAR TO is.
+pub fn similar_pattern(pattern: &str, escape: Option<char>) -> String {
+    let mut regex = String::from("^(?:");
+    let (mut escaped, mut in_class) = (false, false);
+    for ch in pattern.chars() {
+        match ch {
+            ch if escaped => {
+                regex.push('\\');
+                regex.push(ch);
+                escaped = false;
+            }
+            ch if Some(ch) == escape => escaped = true,
+            ch if in_class => {
+                if ch == '\\' {
+                    regex.push('\\');
+                }
+                regex.push(ch);
+                in_class = ch != ']';
+            }
+            '[' => {
+                regex.push(ch);
+                in_class = true;
+            }
+            '%' => regex.push_str(".*"),
+            '_' => regex.push('.'),
+            '(' => regex.push_str("(?:"),
+            '\\' | '.' | '^' | '$' => {
+                regex.push('\\');
+                regex.push(ch);
+            }
+            ch => regex.push(ch),
+        }
+    }
+    regex.push_str(")$");
+    regex
+}
+
+fn quoted_literal(text: &str) -> String {
+    let escapes = if text.contains('\\') { "E" } else { "" };
+    format!("{escapes}'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }
 
 /// The value of `operation` on columns.
@@ -86,6 +134,15 @@ pub fn evaluate(operation: Operation, arguments: &[ArrayRef]) -> Result<ArrayRef
                 }
                 let length = lengths.map(|lengths| lengths.value(row));
                 builder.append_value(substring(texts.value(row), starts.value(row), length)?);
+            }
+        }
+        Operation::QuoteLiteral | Operation::QuoteIdent => {
+            for text in texts {
+                match text {
+                    Some(text) if operation == Operation::QuoteIdent => builder.append_value(crate::parser::quoted_name(text)),
+                    Some(text) => builder.append_value(quoted_literal(text)),
+                    None => builder.append_null(),
+                }
             }
         }
         Operation::SplitPart => {

@@ -360,21 +360,30 @@ pub fn parse_timestamp(text: &str, precision: u8) -> Result<i64> {
     let mut time_us = 0i64;
     let separated = reader.eat(b'T') || reader.eat(b't') || reader.skip_spaces();
     if separated && !reader.done() && reader.bytes[reader.at].is_ascii_digit() {
-        let (_, hour) = reader.number(2).ok_or_else(invalid)?;
-        if !reader.eat(b':') {
-            return Err(invalid());
-        }
-        let (_, minute) = reader.number(2).ok_or_else(invalid)?;
-        let mut second = 0;
-        let mut fraction_us = 0;
-        if reader.eat(b':') {
+        let (mut second, mut fraction_us) = (0, 0);
+        let (mut hour, minute, has_seconds) = match reader.number(6).ok_or_else(invalid)? {
+            // Digits alone: hhmm or hhmmss.
+            (4, digits) => (digits / 100, digits % 100, false),
+            (6, digits) => {
+                second = digits % 100;
+                if reader.eat(b'.') {
+                    fraction_us = reader.fraction_us();
+                }
+                (digits / 10_000, digits / 100 % 100, false)
+            }
+            (1 | 2, digits) if reader.eat(b':') => {
+                let minute = reader.number(2).ok_or_else(invalid)?.1;
+                (digits, minute, reader.eat(b':'))
+            }
+            _ => return Err(invalid()),
+        };
+        if has_seconds {
             second = reader.number(2).ok_or_else(invalid)?.1;
             if reader.eat(b'.') {
                 fraction_us = reader.fraction_us();
             }
         }
         reader.skip_spaces();
-        let mut hour = hour;
         if let Some(half) = reader.meridiem() {
             if !(1..=12).contains(&hour) {
                 return Err(field_overflow());

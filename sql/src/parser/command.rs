@@ -278,6 +278,54 @@ impl Cursor<'_> {
         Ok(Statement::Explain(Box::new(inner)))
     }
 
+    /// `PREPARE name [(types)] AS statement`.
+    pub(super) fn prepare(&mut self) -> Result<Statement> {
+        self.expect(&["PREPARE"])?;
+        self.refuse(&["TRANSACTION"])?;
+        let name = self.identifier()?;
+        let mut types = Vec::new();
+        if self.accept_token(&Token::LParen) {
+            loop {
+                let position = self.source.character(self.location()) + 1;
+                let data_type = super::parse_type(&mut self.parser).map_err(|error| self.error(error))?;
+                types.push(super::sql_type(&data_type).map_err(|error| error.with_position(position))?);
+                if !self.accept_token(&Token::Comma) {
+                    break;
+                }
+            }
+            self.expect_token(&Token::RParen)?;
+        }
+        self.expect(&["AS"])?;
+        let from = self.location();
+        let is_known = self.at_query() || ["INSERT", "UPDATE", "DELETE"].iter().any(|word| self.peek_is(0, word));
+        if !is_known {
+            return Err(self.syntax_error());
+        }
+        self.statement()?;
+        // Read again on its own, so that its spans count from its own first character.
+        let text = self.source.text(from, self.location());
+        let Some(mut statement) = super::parse(text)?.pop() else { return Err(self.syntax_error()) };
+        statement.offset = self.source.character(from);
+        Ok(Statement::Prepare { name, types, statement: Box::new(statement) })
+    }
+
+    /// `EXECUTE name [(values)]`.
+    pub(super) fn execute(&mut self) -> Result<Statement> {
+        self.expect(&["EXECUTE"])?;
+        let name = self.identifier()?;
+        let mut arguments = Vec::new();
+        if self.accept_token(&Token::LParen) {
+            loop {
+                arguments.push(self.expression()?.0);
+                if !self.accept_token(&Token::Comma) {
+                    break;
+                }
+            }
+            self.expect_token(&Token::RParen)?;
+        }
+        Ok(Statement::Execute { name, arguments })
+    }
+
     /// `EXPLAIN UPGRADE job AS query`: what ALTER ... AS would do.
     fn explain_upgrade(&mut self) -> Result<Statement> {
         const VERB: &str = "ALTER JOB ";
@@ -384,10 +432,9 @@ impl Cursor<'_> {
             Some("DEALLOCATE") => {
                 self.accept(&["PREPARE"]);
                 if self.accept(&["ALL"]) {
-                    return Ok(Statement::NoOp("DEALLOCATE ALL"));
+                    return Ok(Statement::Deallocate(None));
                 }
-                self.identifier()?;
-                Ok(Statement::NoOp("DEALLOCATE"))
+                Ok(Statement::Deallocate(Some(self.identifier()?)))
             }
             _ => Err(self.syntax_error()),
         }

@@ -1,10 +1,11 @@
-//! INSERT, UPDATE and DELETE.
+//! INSERT, UPDATE, DELETE and TRUNCATE.
 
-use datafusion::sql::sqlparser::ast::Expr;
+use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
+use datafusion::sql::sqlparser::ast::{Expr, Query, SetExpr, TableWithJoins, With};
 use datafusion::sql::sqlparser::tokenizer::Token;
 use weir_catalog::{Error, Result, SqlState};
 
-use super::Cursor;
+use super::{Cursor, query};
 use crate::statement::{Assignment, Statement};
 
 impl Cursor<'_> {
@@ -49,19 +50,78 @@ impl Cursor<'_> {
                 break;
             }
         }
-        self.refuse(&["FROM"])?;
+        let from = if self.accept(&["FROM"]) { self.tables()? } else { Vec::new() };
         let selection = self.selection()?;
         self.refuse(&["RETURNING", "ORDER BY", "LIMIT"])?;
-        Ok(Statement::Update { table, assignments, alias, selection })
+        Ok(Statement::Update { table, assignments, alias, from, selection })
     }
 
     pub(super) fn delete(&mut self) -> Result<Statement> {
         self.expect(&["DELETE", "FROM"])?;
         let (table, alias) = self.target()?;
-        self.refuse(&["USING"])?;
+        let using = if self.accept(&["USING"]) { self.tables()? } else { Vec::new() };
         let selection = self.selection()?;
         self.refuse(&["RETURNING", "ORDER BY", "LIMIT"])?;
-        Ok(Statement::Delete { table, alias, selection })
+        Ok(Statement::Delete { table, alias, using, selection })
+    }
+
+    /// `WITH ... INSERT`: the WITH stands before what it is a part of.
+    pub(super) fn insert_with(&mut self) -> Result<Statement> {
+        let from = self.location();
+        self.expect(&["WITH"])?;
+        let recursive = self.accept(&["RECURSIVE"]);
+        let cte_tables = self.parser.parse_comma_separated(|parser| parser.parse_cte()).map_err(|error| self.error(error))?;
+        let written = self.source.text(from, self.location()).to_string();
+        if !self.peek_is(0, "INSERT") {
+            return Err(self.syntax_error());
+        }
+        let Statement::Insert { table, columns, mut source, source_text, returning } = self.insert()? else {
+            return Err(self.unsupported("WITH before INSERT ... DEFAULT VALUES is not supported"));
+        };
+        let source_text = match source.with {
+            None => format!("{written} {source_text}"),
+            // The one of the INSERT's own query stays where it is.
+            Some(_) => {
+                source = Box::new(around(source));
+                format!("{written} ({source_text})")
+            }
+        };
+        source.with = Some(With { with_token: AttachedToken::empty(), recursive, cte_tables });
+        query::normalise(&mut *source).and_then(|()| query::check(&*source)).map_err(|error| self.place(error, from))?;
+        Ok(Statement::Insert { table, columns, source, source_text, returning })
+    }
+
+    /// `TRUNCATE [TABLE] [ONLY] name [*], ...`: no table inherits from another, has a sequence, or refers to another, so that what may follow says nothing.
+    pub(super) fn truncate(&mut self) -> Result<Statement> {
+        self.expect(&["TRUNCATE"])?;
+        self.accept(&["TABLE"]);
+        let mut tables = Vec::new();
+        loop {
+            self.accept(&["ONLY"]);
+            let table = self.name()?;
+            self.accept_token(&Token::Mul);
+            if !tables.contains(&table) {
+                tables.push(table);
+            }
+            if !self.accept_token(&Token::Comma) {
+                break;
+            }
+        }
+        if self.accept_one_of(&["RESTART", "CONTINUE"]).is_some() {
+            self.expect(&["IDENTITY"])?;
+        }
+        self.accept_one_of(&["CASCADE", "RESTRICT"]);
+        Ok(Statement::Truncate { tables })
+    }
+
+    /// What stands behind FROM or USING.
+    fn tables(&mut self) -> Result<Vec<TableWithJoins>> {
+        let from = self.location();
+        let mut tables = self.parser.parse_comma_separated(|parser| parser.parse_table_and_joins()).map_err(|error| self.error(error))?;
+        for table in &mut tables {
+            query::normalise(table).and_then(|()| query::check(table)).map_err(|error| self.place(error, from))?;
+        }
+        Ok(tables)
     }
 
     /// `[ONLY] table [*] [[AS] alias]`: there is no inheritance, so that ONLY and * say nothing.
@@ -126,5 +186,21 @@ impl Cursor<'_> {
 
     fn assigned(&mut self) -> Result<Assignment> {
         if self.accept(&["DEFAULT"]) { Ok(Assignment::Default) } else { Ok(Assignment::Expr(Box::new(self.expression()?.0))) }
+    }
+}
+
+/// A query that consists of `query`.
+fn around(query: Box<Query>) -> Query {
+    Query {
+        with: None,
+        body: Box::new(SetExpr::Query(query)),
+        order_by: None,
+        limit_clause: None,
+        fetch: None,
+        locks: Vec::new(),
+        for_clause: None,
+        settings: None,
+        format_clause: None,
+        pipe_operators: Vec::new(),
     }
 }

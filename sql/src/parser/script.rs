@@ -13,15 +13,24 @@ use weir_catalog::{Error, Result, SqlState};
 use super::escapes;
 use crate::dialect::WeirDialect;
 
-/// How deep parentheses, brackets and types may nest.
+/// How deep queries, calls, brackets, CASEs, signs and types may nest.
 const MAX_NESTING: usize = 100;
 
-/// How many operators may follow one another, nested ones included, without a comma between them: each can be one level of the syntax tree.
-const MAX_OPERATORS: usize = 2_000;
+/// How deep parentheses may nest, with what counts for [`MAX_NESTING`]: those around an expression leave nothing behind.
+const MAX_PARENTHESES: usize = 1_000;
 
-/// How many of those may be arithmetic, concatenations and casts, whose operands are one another's results: `a + b || c::text`. DataFusion works out the type
-/// and the name of each anew at each level, several times over, in time that grows with the cube of the number: 200 take about a second, 500 took 20.
+/// How many operators may follow one another, nested ones included, without a comma between them: each can be one level of the syntax tree.
+const MAX_OPERATORS: usize = 16_000;
+
+/// How many of those may be one level of the plan each: all that stand between one AND or OR and the next, but for chains of arithmetic and `||`.
+const MAX_LEVELS: usize = 2_000;
+
+/// How many of those may be arithmetic, concatenations and casts, whose operands are one another's results: `(a + (b || c))::text`. DataFusion works out the
+/// type and the name of each anew at each level, several times over, in time that grows with the cube of the number: 200 take about a second, 500 took 20.
 const MAX_COMPUTATIONS: usize = 200;
+
+/// A chain of arithmetic and `||` without parentheses is that many levels of the plan at most: a longer one is one function.
+const CHAIN_LEVELS: usize = 32;
 
 /// How many parentheses, nested queries counted in, may stand directly inside another where a table is expected: `sqlparser` reads what is in
 /// such a one twice, first as a query and then as a join.
@@ -279,7 +288,7 @@ impl<'a> Source<'a> {
 /// `54001`: deeper than any walk over the syntax tree or the plan may go.
 pub(super) fn too_complex() -> Error {
     Error::new(SqlState::STATEMENT_TOO_COMPLEX, "statement too complex").with_detail(format!(
-        "Expressions and queries may nest {MAX_NESTING} levels deep, chain {MAX_OPERATORS} operators, {MAX_COMPUTATIONS} of them computations, and join {MAX_RELATIONS} relations."
+        "Queries and calls may nest {MAX_NESTING} levels deep and parentheses {MAX_PARENTHESES}, expressions chain {MAX_OPERATORS} operators and compute {MAX_COMPUTATIONS} times with one another's results, and queries join {MAX_RELATIONS} relations."
     ))
 }
 
@@ -299,18 +308,40 @@ fn tokenizer_error(rest: &str, error: &TokenizerError, character: usize) -> Erro
 /// Refuses statements whose syntax tree would be too deep (`54001`), hints where none is read, and clauses that `sqlparser` would not
 /// recognise as what they are (`0A000`).
 pub(super) fn check_limits(source: &Source, tokens: &[TokenWithSpan]) -> Result<()> {
-    /// One open parenthesis: operators since the last comma, the deepest closed one since then, and the deepest run before. UNION and its
-    /// kin chain across commas.
+    /// What nests in a run of operators: how many there were since the run began, arithmetic by itself, the deepest closed parenthesis since then, and the
+    /// deepest run before.
     #[derive(Default)]
-    struct Level {
+    struct Run {
         operators: usize,
+        links: usize,
         inner: usize,
         deepest: usize,
+    }
+    impl Run {
+        /// With chains of arithmetic as so many levels at most.
+        fn depth(&self, chain: usize) -> usize {
+            self.deepest.max(self.operators + self.links.min(chain) + self.inner)
+        }
+
+        /// The run ends here.
+        fn end(&mut self, chain: usize) {
+            *self = Run { deepest: self.depth(chain), ..Run::default() };
+        }
+    }
+    /// One open parenthesis. UNION and its kin chain across commas.
+    #[derive(Default)]
+    struct Level {
+        /// Levels of the syntax tree, from comma to comma.
+        syntax: Run,
+        /// Levels of the plan, from one AND, OR or comma to the next.
+        plan: Run,
+        /// Computations, from one word or symbol that ends them to the next.
+        computed: Run,
+        /// BETWEENs that wait for their AND.
+        betweens: usize,
         set_operators: usize,
-        /// The same for computations: since the last word or symbol that ends one, the deepest closed one since then, and the deepest before.
-        computations: usize,
-        computed_inside: usize,
-        most_computed: usize,
+        /// The parenthesis is a call's, a query's or a bracket.
+        counts: bool,
         /// What follows stands in a FROM.
         in_from: bool,
         /// The parenthesis stands where a table may.
@@ -323,25 +354,22 @@ pub(super) fn check_limits(source: &Source, tokens: &[TokenWithSpan]) -> Result<
         cases: usize,
     }
     impl Level {
-        fn depth(&self) -> usize {
-            self.deepest.max(self.operators + self.inner) + self.set_operators
+        fn syntax(&self) -> usize {
+            self.syntax.depth(usize::MAX) + self.set_operators
+        }
+
+        fn plan(&self) -> usize {
+            self.plan.depth(CHAIN_LEVELS) + self.set_operators
         }
 
         fn computed(&self) -> usize {
-            self.most_computed.max(self.computations + self.computed_inside)
-        }
-
-        /// A computation ends here.
-        fn end_computation(&mut self) {
-            self.most_computed = self.computed();
-            self.computations = 0;
-            self.computed_inside = 0;
+            self.computed.depth(CHAIN_LEVELS)
         }
     }
     let mut levels = vec![Level::default()];
     let mut types = 0;
     let mut before: Option<&Token> = None;
-    for token in tokens {
+    for (index, token) in tokens.iter().enumerate() {
         let position = |error: Error| error.with_position(source.character(token.span.start) + 1);
         let open = levels.len();
         let Some(level) = levels.last_mut() else { return Err(source.too_complex()) };
@@ -364,30 +392,42 @@ pub(super) fn check_limits(source: &Source, tokens: &[TokenWithSpan]) -> Result<
             Token::Whitespace(_) => continue,
             Token::LParen | Token::LBracket | Token::LBrace => {
                 // `x[1][1]` and `int[][]` nest without being inside one another.
-                level.operators += usize::from(token.token == Token::LBracket);
+                let subscript = usize::from(token.token == Token::LBracket);
+                level.syntax.operators += subscript;
+                level.plan.operators += subscript;
                 let inside = level.table && before == Some(&Token::LParen);
                 let table = inside || (level.in_from && before.is_some_and(begins_table));
                 let doubled = level.doubled + usize::from(inside);
                 if doubled > MAX_DOUBLED {
                     return Err(position(too_complex()));
                 }
-                levels.push(Level { table, doubled, ..Level::default() });
+                // One around an expression follows an operator or a word that is none's name, and has no query in it.
+                let follows = match before {
+                    Some(Token::Word(word)) => ends_computation(word.keyword) || is_operator(word.keyword),
+                    Some(Token::RParen | Token::RBracket | Token::RBrace) => false,
+                    _ => true,
+                };
+                let next = tokens[index + 1..].iter().find(|token| !matches!(token.token, Token::Whitespace(_)));
+                let begins_query = next.is_some_and(|next| QUERIES.iter().any(|word| is_keyword(&next.token, *word)));
+                let counts = token.token != Token::LParen || table || begins_query || !follows;
+                levels.push(Level { table, doubled, counts, ..Level::default() });
             }
             Token::RParen | Token::RBracket | Token::RBrace => {
                 if open > 1 {
-                    let (depth, computed) = (level.depth() + 1, level.computed());
+                    let (syntax, plan, computed) = (level.syntax() + 1, level.plan() + usize::from(level.counts), level.computed());
                     levels.pop();
                     if let Some(outer) = levels.last_mut() {
-                        outer.inner = outer.inner.max(depth);
-                        outer.computed_inside = outer.computed_inside.max(computed);
+                        outer.syntax.inner = outer.syntax.inner.max(syntax);
+                        outer.plan.inner = outer.plan.inner.max(plan);
+                        outer.computed.inner = outer.computed.inner.max(computed);
                     }
                 }
             }
             Token::Comma => {
-                level.end_computation();
-                level.deepest = level.deepest.max(level.operators + level.inner);
-                level.operators = 0;
-                level.inner = 0;
+                level.computed.end(CHAIN_LEVELS);
+                level.plan.end(CHAIN_LEVELS);
+                level.syntax.end(usize::MAX);
+                level.betweens = 0;
             }
             Token::Lt if before.is_some_and(opens_type) => types += 1,
             Token::Word(word) if word.quote_style.is_some() && word.value.is_empty() => {
@@ -418,23 +458,41 @@ pub(super) fn check_limits(source: &Source, tokens: &[TokenWithSpan]) -> Result<
                     keyword => level.in_from && !ENDS_FROM.contains(&keyword),
                 };
                 if ends_computation(word.keyword) {
-                    level.end_computation();
+                    level.computed.end(CHAIN_LEVELS);
                 }
                 level.set_operators += usize::from(SET_OPERATORS.contains(&word.keyword));
-                level.operators += usize::from(is_operator(word.keyword));
+                let operator = usize::from(is_operator(word.keyword));
+                level.syntax.operators += operator;
+                match word.keyword {
+                    Keyword::AND if level.betweens > 0 => level.betweens -= 1,
+                    Keyword::AND | Keyword::OR => level.plan.end(CHAIN_LEVELS),
+                    Keyword::BETWEEN => {
+                        level.betweens += 1;
+                        level.plan.operators += 1;
+                    }
+                    _ => level.plan.operators += operator,
+                }
             }
             Token::Number(..) | Token::SingleQuotedString(_) | Token::Period | Token::Placeholder(_) => {}
             Token::Eq | Token::Neq | Token::Lt | Token::Gt | Token::LtEq | Token::GtEq => {
-                level.end_computation();
-                level.operators += 1;
+                level.computed.end(CHAIN_LEVELS);
+                level.syntax.operators += 1;
+                level.plan.operators += 1;
+            }
+            Token::Plus | Token::Minus | Token::Mul | Token::Div | Token::Mod | Token::StringConcat => {
+                for run in [&mut level.syntax, &mut level.plan, &mut level.computed] {
+                    run.links += 1;
+                }
             }
             _ => {
-                level.computations += 1;
-                level.operators += 1;
+                for run in [&mut level.syntax, &mut level.plan, &mut level.computed] {
+                    run.operators += 1;
+                }
             }
         }
-        let depth: usize = types + levels.len() + levels.iter().map(|level| level.prefixes + level.cases).sum::<usize>();
-        if depth > MAX_NESTING {
+        let rest: usize = types + levels.iter().map(|level| level.prefixes + level.cases).sum::<usize>();
+        let depth = rest + 1 + levels.iter().filter(|level| level.counts).count();
+        if depth > MAX_NESTING || rest + levels.len() > MAX_PARENTHESES {
             return Err(too_complex().with_position(source.character(token.span.start) + 1));
         }
         if let Token::LParen = token.token
@@ -445,9 +503,15 @@ pub(super) fn check_limits(source: &Source, tokens: &[TokenWithSpan]) -> Result<
         before = Some(&token.token);
     }
     // Unclosed parentheses are a syntax error, but the parser gets as deep before it says so.
-    let depth = levels.iter().rev().fold(0, |inner, level| level.depth().max(level.operators + inner + level.set_operators) + 1);
+    let open = |depth: fn(&Level) -> usize, run: fn(&Level) -> &Run, chain| {
+        let around = |level: &Level, inner: usize| run(level).operators + run(level).links.min(chain) + inner + level.set_operators;
+        levels.iter().rev().fold(0, |inner, level| depth(level).max(around(level, inner)) + 1)
+    };
+    let syntax = open(Level::syntax, |level| &level.syntax, usize::MAX);
+    let plan = open(Level::plan, |level| &level.plan, CHAIN_LEVELS);
     let computed = levels.iter().map(Level::computed).max().unwrap_or(0);
-    if depth > MAX_OPERATORS || computed > MAX_COMPUTATIONS { Err(source.too_complex()) } else { Ok(()) }
+    let is_too_deep = syntax > MAX_OPERATORS || plan > MAX_LEVELS || computed > MAX_COMPUTATIONS;
+    if is_too_deep { Err(source.too_complex()) } else { Ok(()) }
 }
 
 /// Whether the word stands between two computations, or is an operator that makes no deep types of them.
@@ -456,6 +520,9 @@ fn ends_computation(keyword: Keyword) -> bool {
     [AND, BETWEEN, BY, CASE, ELSE, END, FROM, HAVING, ILIKE, IN, IS, LIKE, LIMIT, ON, OR, SELECT, THEN, UNION, WHEN, WHERE]
         .contains(&keyword)
 }
+
+/// Words that queries begin with.
+const QUERIES: &[Keyword] = &[Keyword::SELECT, Keyword::WITH, Keyword::VALUES, Keyword::TABLE];
 
 /// After these words a parenthesis is no table's.
 const ENDS_FROM: &[Keyword] = &[
@@ -568,6 +635,29 @@ pub(super) fn place_checkpoints(tokens: &mut [TokenWithSpan]) {
             }
         }
     }
+}
+
+/// Whether a statement is `WITH ... INSERT INTO ...`.
+pub(super) fn inserts_with(tokens: &[TokenWithSpan]) -> bool {
+    let mut significant = tokens.iter().map(|token| &token.token).filter(|token| !matches!(token, Token::Whitespace(_)));
+    // It may stand behind EXPLAIN.
+    let begins = significant.by_ref().find(|token| !is_keyword(token, Keyword::EXPLAIN));
+    if !begins.is_some_and(|token| is_keyword(token, Keyword::WITH)) {
+        return false;
+    }
+    let (mut open, mut before) = (0usize, None);
+    for token in significant {
+        match token {
+            Token::LParen => open += 1,
+            Token::RParen => open = open.saturating_sub(1),
+            Token::Word(word) if open == 0 && word.keyword == Keyword::INTO => {
+                return before.is_some_and(|before| is_keyword(before, Keyword::INSERT));
+            }
+            _ => {}
+        }
+        before = Some(token);
+    }
+    false
 }
 
 /// Spells `TABLE name` where a query may stand as `SELECT * FROM name`: `sqlparser` reads two tokens too many after `TABLE name`.

@@ -119,7 +119,6 @@ fn clauses_that_nothing_consumes_are_refused() {
         ("SELECT sum(a) OVER (w ORDER BY b) FROM t WINDOW w AS (PARTITION BY c)", "a window that extends another window is not supported"),
         ("WITH x AS MATERIALIZED (SELECT 1) SELECT * FROM x", "MATERIALIZED is not supported"),
         ("WITH x AS (DELETE FROM t) SELECT * FROM x", "a statement that changes data after or inside WITH is not supported"),
-        ("WITH x AS (SELECT 1) INSERT INTO t SELECT * FROM x", "a statement that changes data after or inside WITH is not supported"),
         ("SELECT * FROM t LEFT SEMI JOIN u ON t.a = u.a", "SEMI JOIN is not supported"),
         ("SELECT * AS x FROM t", "* AS is not supported"),
         ("SELECT count(t.*) FROM t", "a whole row as the argument of a function is not supported"),
@@ -195,12 +194,10 @@ fn clauses_that_nothing_consumes_are_refused() {
         ("INSERT INTO t (a) OVERRIDING SYSTEM VALUE VALUES (1)", "OVERRIDING is not supported"),
         ("INSERT INTO t AS x VALUES (1)", "AS is not supported"),
         ("INSERT OVERWRITE t SELECT 1", "OVERWRITE is not supported"),
-        ("UPDATE t SET a = u.a FROM u WHERE t.b = u.b", "FROM is not supported"),
         ("UPDATE t SET a = 1 RETURNING a", "RETURNING is not supported"),
         ("UPDATE t SET (a, b) = (SELECT 1, 2)", "assignment of a subquery to several columns is not supported"),
         ("UPDATE t SET a.b = 1", "assignment to a part of a column is not supported"),
         ("UPDATE t SET a = 1 WHERE CURRENT OF c", "CURRENT OF is not supported"),
-        ("DELETE FROM t USING u WHERE t.a = u.a", "USING is not supported"),
         ("DELETE FROM t RETURNING a", "RETURNING is not supported"),
         // Everything else.
         ("EXPLAIN ANALYZE SELECT 1", "ANALYZE is not supported"),
@@ -225,8 +222,7 @@ fn clauses_that_nothing_consumes_are_refused() {
         ("DROP SCHEMA s", "SCHEMA is not supported"),
         ("COPY t FROM STDIN", "COPY is not supported"),
         ("MERGE INTO t USING u ON true WHEN MATCHED THEN DELETE", "MERGE is not supported"),
-        ("TRUNCATE t", "TRUNCATE is not supported"),
-        ("PREPARE p AS SELECT 1", "PREPARE is not supported"),
+        ("PREPARE TRANSACTION 'x'", "TRANSACTION is not supported"),
         ("SELECT * FROM other.public.t", "cross-database references are not implemented: \"other.public.t\""),
     ];
     for (sql, message) in cases {
@@ -483,7 +479,7 @@ fn data_statements() {
     }
     assert!(matches!(one("INSERT INTO t DEFAULT VALUES"), Statement::InsertDefaults { table } if table == "t"));
 
-    let Statement::Update { table, alias, assignments, selection } =
+    let Statement::Update { table, alias, assignments, selection, .. } =
         one("UPDATE ONLY t AS x SET a = DEFAULT, (b, \"C\") = (x.a + 1, 'c') WHERE x.a > 0")
     else {
         panic!("not an UPDATE")
@@ -499,7 +495,7 @@ fn data_statements() {
     assert_eq!(assigned, vec!["a = DEFAULT", "b = x.a + 1", "C = 'c'"]);
     assert_eq!(selection.map(|expr| expr.to_string()).as_deref(), Some("x.a > 0"));
 
-    let Statement::Delete { table, alias, selection } = one("DELETE FROM t x WHERE EXISTS (SELECT 1 FROM public.u)") else {
+    let Statement::Delete { table, alias, selection, .. } = one("DELETE FROM t x WHERE EXISTS (SELECT 1 FROM public.u)") else {
         panic!("not a DELETE")
     };
     assert_eq!((table.as_str(), alias.as_deref()), ("t", Some("x")));
@@ -536,8 +532,8 @@ fn settings() {
     }
     assert!(matches!(one("RESET ALL"), Statement::ResetAll));
     assert!(matches!(one("DISCARD ALL"), Statement::DiscardAll));
-    assert!(matches!(one("DEALLOCATE ALL"), Statement::NoOp("DEALLOCATE ALL")));
-    assert!(matches!(one("DEALLOCATE PREPARE p"), Statement::NoOp("DEALLOCATE")));
+    assert!(matches!(one("DEALLOCATE ALL"), Statement::Deallocate(None)));
+    assert!(matches!(one("DEALLOCATE PREPARE p"), Statement::Deallocate(Some(name)) if name == "p"));
     assert!(matches!(one("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED"), Statement::NoOp("SET")));
     for (sql, name) in [
         ("SHOW ALL", "all"),

@@ -125,6 +125,9 @@ impl<'a> Lowering<'a> {
     }
 
     fn scan(&mut self, scan: &TableScan) -> Result<Lowered> {
+        if (scan.source.as_ref() as &dyn std::any::Any).is::<crate::binder::SeriesSource>() {
+            return Err(refuse::unsupported("generate_series is not supported").with_hint("Put its values into a table."));
+        }
         let object = object_of(&scan.source).ok_or_else(|| {
             refuse::unsupported(&format!("reading system view \"{}\" is not supported", scan.table_name.table()))
                 .with_hint("A system view shows the present and has no changes to follow: read it with a SELECT of its own.")

@@ -135,9 +135,10 @@ fn assignments_and_conditions_of_updates() {
     let columns = catalog.get("t").unwrap().columns().to_vec();
     let expr = |text: &str| crate::parser::parse_expression(text).unwrap();
     let target = |name: &str| -> &Column { columns.iter().find(|column| column.name == name).unwrap() };
-    assert!(binder.bind_assignment(&expr("i + 1"), target("b"), Some("t"), &columns).is_ok());
-    assert!(binder.bind_assignment(&expr("t.b"), target("i"), Some("t"), &columns).is_ok());
-    let error = binder.bind_assignment(&expr("ok"), target("i"), None, &columns).unwrap_err();
+    let changed = binder.bind_changed("t", &columns, &[]).unwrap();
+    assert!(binder.bind_assignment(&expr("i + 1"), target("b"), &changed).is_ok());
+    assert!(binder.bind_assignment(&expr("t.b"), target("i"), &changed).is_ok());
+    let error = binder.bind_assignment(&expr("ok"), target("i"), &changed).unwrap_err();
     assert_eq!(shown(&error), "!42804 column \"i\" is of type integer but expression is of type boolean");
     assert!(binder.bind_predicate(&expr("i > 1 AND s LIKE 'a%'"), None, &columns).is_ok());
     assert_eq!(binder.bind_predicate(&expr("i"), None, &columns).unwrap_err().code().as_str(), "42804");

@@ -6,8 +6,16 @@ use super::failure;
 use crate::parser::{parse, parse_query};
 use crate::statement::Statement;
 
+/// The stack of the server's threads.
+const STACK_BYTES: usize = 256 << 20;
+
 #[test]
 fn deep_statements_are_refused_and_long_ones_are_not() {
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(read_deep_and_long_statements);
+    thread.expect("a thread").join().expect("no statement breaks it");
+}
+
+fn read_deep_and_long_statements() {
     let deep = [
         format!("SELECT {}1{}", "(".repeat(10_000), ")".repeat(10_000)),
         format!("SELECT {}1", "(".repeat(100_000)),
@@ -44,16 +52,27 @@ fn deep_statements_are_refused_and_long_ones_are_not() {
     let doubled = format!("SELECT * FROM {}", "((SELECT * FROM ".repeat(11));
     assert_eq!(failure(&doubled).0, "54001");
     let exact = |sql: &str| failure(sql).0;
-    assert_eq!(exact(&format!("SELECT 1{}", " + 1".repeat(201))), "54001");
-    assert_eq!(exact(&format!("SELECT a{} FROM t", "::text || 'x'".repeat(101))), "54001");
-    assert_eq!(exact(&format!("SELECT ({0}) + ({0}) FROM t WHERE a{1} > 1", vec!["a"; 100].join(" * "), " + 1".repeat(201))), "54001");
-    assert_eq!(exact(&format!("SELECT 1 WHERE a{}", " OR a".repeat(2_001))), "54001");
+    assert_eq!(exact(&format!("SELECT 1{}", " + 1".repeat(16_001))), "54001");
+    assert_eq!(exact(&format!("SELECT {}1{}", "(1 + ".repeat(201), ")".repeat(201))), "54001");
+    assert_eq!(exact(&format!("SELECT a{} FROM t", "::text".repeat(201))), "54001");
+    assert_eq!(exact(&format!("SELECT a{} FROM t", " IS NULL".repeat(2_001))), "54001");
+    assert_eq!(exact(&format!("SELECT a{} FROM t", " BETWEEN b AND c".repeat(2_001))), "54001");
+    assert_eq!(exact(&format!("SELECT 1{}", " UNION SELECT 1".repeat(2_001))), "54001");
+    assert_eq!(exact(&format!("SELECT a{} FROM t", "::text || 'x'".repeat(201))), "54001");
+    assert_eq!(exact(&format!("SELECT 1 WHERE a{}", " OR a".repeat(16_001))), "54001");
     for part in ["NOT ", "NOT (NOT ", "CASE WHEN true THEN "] {
         assert_eq!(exact(&format!("SELECT {}true", part.repeat(300))), "54001", "{part}");
     }
-    assert_eq!(exact(&format!("SELECT {}1{}", "(".repeat(101), ")".repeat(101))), "54001");
+    assert_eq!(exact(&format!("SELECT {}1{}", "(".repeat(1_001), ")".repeat(1_001))), "54001");
+    assert_eq!(exact(&format!("SELECT {}1{}", "abs(".repeat(101), ")".repeat(101))), "54001");
+    assert_eq!(exact(&format!("SELECT {}1{}", "(SELECT ".repeat(101), ")".repeat(101))), "54001");
     let long = [
-        format!("SELECT 1{}", " + 1".repeat(190)),
+        format!("SELECT 1{}", " + 1".repeat(6_000)),
+        format!("SELECT a{}", " || a - b".repeat(3_000)),
+        format!("SELECT 1 WHERE a = 1{}", " OR a = 1".repeat(6_000)),
+        format!("SELECT 1 WHERE a IS NULL{}", " AND a BETWEEN 1 AND 2 AND NOT (b LIKE 'x')".repeat(2_500)),
+        format!("SELECT {}1{}", "(".repeat(900), ")".repeat(900)),
+        format!("SELECT {}a = 1{}", "(".repeat(600), " OR b = 2)".repeat(600)),
         format!("SELECT ({0}) + ({0}) FROM t", vec!["a"; 100].join(" * ")),
         format!("SELECT 1 WHERE a + 1 > 2{}", " OR a + 1 > 2".repeat(600)),
         format!("SELECT CASE a {} END", "WHEN 1 + 1 THEN 2 + 2 ".repeat(400)),
