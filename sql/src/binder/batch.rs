@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, JoinType, Result as DataFusionResult};
 use datafusion::logical_expr::expr::{AggregateFunction, AggregateFunctionParams, WindowFunction, WindowFunctionParams};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -25,9 +25,9 @@ use weir_catalog::{Error, Result};
 use super::guard::{can_fail, is_guarded, opaque_case};
 use super::{bind_error, decorrelate, is_correlated, plain, semi, with_text_columns};
 
-/// Rules of DataFusion's optimiser that fail on some of PostgreSQL's types, and are left out then: the sum of sums that this one makes of a sum of INT beside
-/// a DISTINCT aggregate has another type than the sum.
-const UNFIT_RULES: [&str; 1] = ["single_distinct_aggregation_to_group_by"];
+/// A rule of DataFusion's optimiser that is left out where a sum is computed beside a DISTINCT aggregate: the sum of sums that it makes of a sum of INT has
+/// another type than the sum, which what stands above does not know.
+const UNFIT_RULE: &str = "single_distinct_aggregation_to_group_by";
 
 /// DataFusion's optimiser, for a plan that is run as a batch: correlated subqueries become joins, filters move down, and so on.
 pub fn optimize_batch(plan: LogicalPlan) -> Result<LogicalPlan> {
@@ -36,12 +36,11 @@ pub fn optimize_batch(plan: LogicalPlan) -> Result<LogicalPlan> {
     let context = OptimizerContext::new_with_config_options(Arc::new(options));
     let optimize = |plan: LogicalPlan| {
         let plan = with_safe_aggregates(plan).map_err(bind_error)?;
-        let optimized = optimizer().optimize(plan.clone(), &context, |_, _| {});
-        optimized.or_else(|error| {
-            let mut fewer = optimizer();
-            fewer.rules.retain(|rule| !UNFIT_RULES.contains(&rule.name()));
-            fewer.optimize(plan, &context, |_, _| {}).map_err(|_| bind_error(error))
-        })
+        let mut optimizer = optimizer();
+        if sums_beside_distinct(&plan).map_err(bind_error)? {
+            optimizer.rules.retain(|rule| rule.name() != UNFIT_RULE);
+        }
+        optimizer.optimize(plan, &context, |_, _| {}).map_err(bind_error)
     };
     let plan = semi::join_tests(plan)?;
     let plan = match plain::needs_unnesting(&plan).map_err(bind_error)? {
@@ -57,6 +56,28 @@ pub fn optimize_batch(plan: LogicalPlan) -> Result<LogicalPlan> {
         }
     };
     with_text_columns(plan)
+}
+
+/// Whether an aggregate in `plan` computes a sum of all rows and something of different ones.
+fn sums_beside_distinct(plan: &LogicalPlan) -> DataFusionResult<bool> {
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::Aggregate(aggregate) = node {
+            let (mut sums, mut distinct) = (false, false);
+            for expr in &aggregate.aggr_expr {
+                expr.apply(|expr| {
+                    if let Expr::AggregateFunction(AggregateFunction { func, params }) = expr {
+                        distinct |= params.distinct;
+                        sums |= !params.distinct && func.name() == "sum";
+                    }
+                    Ok(TreeNodeRecursion::Continue)
+                })?;
+            }
+            found |= sums && distinct;
+        }
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(found)
 }
 
 /// DataFusion's rules, with ours in the place of the one that moves filters.
