@@ -39,7 +39,6 @@ const WORDS: &[&str] = &[
     "to_reg",
     "::reg",
     "as reg",
-    "quote_ident",
     "inet_server",
     "inet_client",
 ];
@@ -60,7 +59,6 @@ const FUNCTIONS: &[&str] = &[
     "to_regclass",
     "to_regtype",
     "to_regnamespace",
-    "quote_ident",
     "inet_server_addr",
     "inet_server_port",
     "inet_client_addr",
