@@ -483,10 +483,10 @@ async fn prepare(session: &mut Session, sql: &str, types: &[Option<Type>]) -> Re
     let types: Vec<Option<SqlType>> = types.iter().map(|ty| ty.as_ref().and_then(encode::sql_type)).collect();
     let mut described = session.describe(&parsed, types.clone()).await.map_err(|error| moved(error, parsed.offset))?;
     // Declared ones are parameters, whether or not anything uses them.
-    for at in described.parameters.len()..types.len() {
+    for (at, ty) in types.iter().enumerate().skip(described.parameters.len()) {
         let code = SqlState::parse("42P18").unwrap_or(SqlState::UNDEFINED_PARAMETER);
         let unknown = || Error::new(code, format!("could not determine data type of parameter ${}", at + 1));
-        described.parameters.push(types[at].clone().ok_or_else(unknown)?);
+        described.parameters.push(ty.clone().ok_or_else(unknown)?);
     }
     let statement = PreparedStatement::Session(Arc::new(parsed));
     Ok(Some(Prepared { statement, described: Arc::new(described), declared, values: Arc::default() }))
